@@ -191,6 +191,7 @@ def derive(
     options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed, tuple(state))
     fixed = frozenset(names.index(name) for name in state)
     _check_reference(function, names, example)
+    function = families.square(function, example)
     rebuilt = modules.rebuilt_of(reference, state) if isinstance(reference, torch.nn.Module) else []
     example = axes_of.shrunk(function, example, fixed)
     found, rebuilt = _find(function, names, [example, *rebuilt], fixed, options, sizes)
@@ -302,7 +303,7 @@ def _moves(function, names, examples, axes, size, options: Options) -> tuple[dic
     moves, left_out = {"given": ""}, {}
     example = examples[0]
     drawn = [n for n, v in zip(names, example, strict=True) if isinstance(v, torch.Tensor) and not _kept(n, v, options)]
-    inputs = [name for name in drawn if name not in options.state]
+    inputs = {n: v.shape for n, v in zip(names, example, strict=True) if n in drawn and n not in options.state}
     if not drawn:
         return moves, {"all others": "every operand keeps the example's values"}
     for family in families.names(inputs, len(drawn) > len(inputs), options.special == "eager"):
@@ -333,11 +334,15 @@ class _Drawing(Draw):
 
 def _trial(names, examples, axes, size, family, move, options) -> list[Any]:
     """float32 arguments of a family."""
-    given = axes_of.at(examples, axes, size)
+    given, equal = axes_of.at(examples, axes, size), dict[torch.Size, torch.Tensor]()
     for position, (name, value) in enumerate(zip(names, given, strict=True)):
-        if isinstance(value, torch.Tensor) and not _kept(name, value, options):
-            draw = _Drawing(torch.Generator().manual_seed(position))
-            given[position] = _drawn(draw, name, family, move, value, examples[0][position], options)
+        if isinstance(value, torch.Tensor):
+            example = examples[0][position]
+            if not _kept(name, example, options):
+                draw = _Drawing(torch.Generator().manual_seed(position))
+                value = _drawn(draw, name, family, move, value, example, options)
+                value = _or_equal(value, family, name, options, equal)
+            given[position] = families.structured(value, example)
     return cast(given, torch.float32)
 
 
@@ -358,6 +363,13 @@ def _drawn(
     return drawn
 
 
+def _or_equal(
+    value: torch.Tensor, family: str, name: str, options: Options, equal: dict[torch.Size, torch.Tensor]
+) -> torch.Tensor:
+    """The values of an operand, or those of the first of its shape, which `equal` keeps."""
+    return equal.setdefault(value.shape, value) if family == families.EQUAL and name not in options.state else value
+
+
 def made_of(
     function: Callable[..., Any],
     names: Sequence[str],
@@ -368,6 +380,7 @@ def made_of(
     rebuilt: tuple[tuple[Any, ...], ...] = (),
 ) -> DerivedContract:
     """The contract of what is known about `function`, which is not run; each argument is the field of its name."""
+    function = families.square(function, example)
     letter = {place: axis.letter for axis in found.axes for place in axis.places}
     operands, params = {}, {}
     for position, (name, value) in enumerate(zip(names, example, strict=True)):
@@ -411,13 +424,15 @@ def made_of(
 def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
     def draw_all(draw: Draw) -> dict[str, torch.Tensor | None]:
         drawn: dict[str, torch.Tensor | None] = {}
+        equal: dict[torch.Size, torch.Tensor] = {}
         given = axes_of.at(contract.examples, contract.found.axes, draw.size)
         for name, value, example in zip(contract.names, given, contract.example, strict=True):
             if name not in contract.operands:
                 continue
             if family != "given" and not _kept(name, example, contract.options):
                 value = _drawn(draw, name, family, move, value, example, contract.options)
-            drawn[name] = value.to(torch.float64)
+                value = _or_equal(value, family, name, contract.options, equal)
+            drawn[name] = families.structured(value, example).to(torch.float64)
         return drawn
 
     return draw_all

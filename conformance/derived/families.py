@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from touchstone.conformance.derived.ops import is_float
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.contract import Draw
 
@@ -12,6 +14,7 @@ Shape = Sequence[int]
 Make = Callable[[Draw, Shape], torch.Tensor]
 SPECIAL = "nonfinite"  # of one operand; where there are several: "nonfinite_x"
 WHOLE = "integers"
+EQUAL = "equal"  # operands of one shape have the same values: differences of 0, where an eps or a margin counts
 FEW = 4  # operands that NaN and infinities are tried in
 
 
@@ -87,11 +90,14 @@ def is_special(family: str) -> bool:
     return family.partition("_")[0] == SPECIAL
 
 
-def names(inputs: Sequence[str], parameters: bool, special: bool) -> list[str]:
-    """The families for operands `inputs` of numbers, beside a module's `parameters` where it has some."""
+def names(inputs: Mapping[str, Shape], parameters: bool, special: bool) -> list[str]:
+    """The families for operands `inputs` of numbers and of these shapes, beside a module's `parameters` where it has
+    some."""
     found = list(MAKES) + [name for name in PARAMETERS if parameters and name not in MAKES]
+    if len(set(map(tuple, inputs.values()))) < len(inputs):
+        found.append(EQUAL)
     if special:
-        found += [SPECIAL] if len(inputs) == 1 else [f"{SPECIAL}_{name}" for name in inputs[:FEW]]
+        found += [SPECIAL] if len(inputs) == 1 else [f"{SPECIAL}_{name}" for name in list(inputs)[:FEW]]
     return found
 
 
@@ -100,6 +106,74 @@ def make_for(family: str, operand: str) -> Make:
     if is_special(family):
         return nonfinite if family in (SPECIAL, f"{SPECIAL}_{operand}") else values.normal
     return MAKES.get(family, values.normal)
+
+
+ORDERED = 8  # pairs of neighbours: so many in order are no chance
+
+
+def structured(value: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    """`value` with what holds of all of `example` and a kernel may rely on: zeros above or below the diagonal of the
+    last two axes, symmetry in them, ascending order along the last."""
+    for holds, made in STRUCTURES:
+        value = made(value) if holds(example) else value
+    return value
+
+
+def square(function: Callable[..., Any], example: Sequence[Any]) -> Callable[..., Any]:
+    """`function`, which raises where an operand is not square whose example is, and triangular or symmetric."""
+    places = [place for place, x in enumerate(example) if isinstance(x, torch.Tensor) and _is_square(x)]
+
+    def run(*values: Any) -> Any:
+        for place in places:
+            if values[place].shape[-1] != values[place].shape[-2]:
+                raise ValueError(f"operand {place} is square, and not {tuple(values[place].shape)}")
+        return function(*values)
+
+    return run if places else function
+
+
+def _is_square(x: torch.Tensor) -> bool:
+    return x.ndim > 1 and x.shape[-1] == x.shape[-2] and (_is_lower(x) or _is_upper(x) or _is_symmetric(x))
+
+
+def _is_symmetric(x: torch.Tensor) -> bool:
+    """Whether matrices are square, equal to their transposes, and not diagonal."""
+    return _is_matrix(x) and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT) and not _is_lower(x)
+
+
+def _is_matrix(x: torch.Tensor) -> bool:
+    return x.ndim > 1 and min(x.shape[-2:]) > 2 and bool(x.any())
+
+
+def _is_lower(x: torch.Tensor) -> bool:
+    return _is_matrix(x) and torch.equal(x, x.tril())
+
+
+def _is_upper(x: torch.Tensor) -> bool:
+    return _is_matrix(x) and torch.equal(x, x.triu())
+
+
+def _is_ascending(x: torch.Tensor) -> bool:
+    if x.dtype is torch.bool or not x.ndim or x[..., 1:].numel() < ORDERED:
+        return False
+    return bool((x[..., 1:] >= x[..., :-1]).all()) and bool((x[..., -1] > x[..., 0]).all())
+
+
+def _mirrored(x: torch.Tensor) -> torch.Tensor:
+    return x.tril() + x.tril(-1).mT if x.shape[-1] == x.shape[-2] else x
+
+
+def _ordered(x: torch.Tensor) -> torch.Tensor:
+    """Ascending; NaN, which has no place in an order, is infinity."""
+    return torch.where(torch.isnan(x), math.inf, x).sort(-1).values if is_float(x) else x.sort(-1).values
+
+
+STRUCTURES: Sequence[tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor], torch.Tensor]]] = (
+    (_is_lower, torch.tril),
+    (_is_upper, torch.triu),
+    (_is_symmetric, _mirrored),
+    (_is_ascending, _ordered),
+)
 
 
 def within(low: float, high: float) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -272,8 +272,8 @@ class _Spread(TorchDispatchMode):
 
 
 class _Skipping(TorchDispatchMode):
-    """What is multiplied by 0 counts nothing, though it is NaN or infinite: a kernel need not load what is masked, above
-    a diagonal, or hidden from a query."""
+    """What is multiplied by 0 counts nothing, though it is NaN or infinite: a kernel need not load what is masked,
+    above a diagonal, or hidden from a query."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = lifted(kwargs or {}), name_of(func)

@@ -221,6 +221,57 @@ def test_families_without_finite_answers_are_moved_or_left_out():
     assert "NaN or infinite" in found.left_out["normal"]
 
 
+def of_lower_parts(a, b):
+    """The product of lower triangles, of which a kernel need not read the others."""
+    return torch.stack([a[i, : i + 1] @ b[: i + 1] for i in range(len(a))])
+
+
+def counted(edges, x):
+    return (edges <= x[..., None]).sum(-1)
+
+
+STRUCTURED = {
+    "triangular": (torch.matmul, [drawn((30, 30))[0].tril(), drawn((30, 20))[0]], of_lower_parts),
+    "diagonal": (torch.matmul, [drawn((30,))[0].diag(), drawn((30, 20))[0]], lambda a, b: a.diag()[:, None] * b),
+    "symmetric": (torch.matmul, [drawn((30, 30))[0].cov(), drawn((30, 20))[0]], lambda a, b: a.mT @ b),
+    "sorted": (
+        lambda edges, x: torch.searchsorted(edges, x, right=True),
+        [drawn((30,))[0].sort().values, drawn((5, 20))[0]],
+        counted,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(name):
+    reference, example, relying = STRUCTURED[name]
+    contract = derive(reference, example, dtypes=["float32"])
+    contract.name = "function"
+    plain = [plain_case(contract, "float32", family) for family in contract.values if family != "nonfinite_x"]
+    sizes = [plain_case(contract, "float32", "normal", 0, size) for size in contract.sizes]
+    assert len(sizes) > 4
+    for case in [*plain, *(case for case in sizes if 0 not in case.size.values())]:
+        inputs = contract.build(case)
+        given = [t.float() for t in inputs.exact.values()]
+        assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
+
+
+def test_an_eps_that_counts_where_operands_are_equal_is_missed():
+    """The distance of equal rows is eps times the root of their length; beside a margin of 1 no other case shows it."""
+
+    def loss(a, p, n, eps=1e-6):
+        near, far = ((a - other + eps).square().sum(-1).sqrt() for other in (p, n))
+        return (near - 2 * far + 1).mean()
+
+    contract = derive(loss, drawn((12, 40), (12, 40), (12, 40)), dtypes=["float32"])
+    assert "equal" in contract.values and "equal" not in derive(*RMS).values
+    inputs, expected = expected_of(contract, family="equal")
+    a, p, n = (t.float() for t in inputs.exact.values())
+    assert torch.equal(a, p) and torch.equal(p, n)
+    assert compare(loss(a, p, n), expected["y"], torch.float32).ok
+    assert not compare(loss(a, p, n, eps=0), expected["y"], torch.float32).ok
+
+
 def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
     x, p = (*drawn((12, 40)), torch.linspace(0.1, 0.9, 40))
     contract = derive(lambda x, p: x * torch.log(p), [x, p], keep=["x"], domain={"p": (0.1, 0.9)})
