@@ -56,6 +56,7 @@ special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
 DOTS = words("mm bmm addmm baddbmm mv addmv dot vdot convolution _convolution addr addbmm")
 WITH_ADDEND = words("addmm baddbmm addmv addr addbmm")  # the first operand is added to the product
 SUMS = words("sum mean cumsum")
+LINEAR = DOTS | SUMS | words("avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
 _cdist_forward cdist polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_

@@ -283,9 +283,8 @@ class _Skipping(TorchDispatchMode):
             return func(*args, **kwargs)
         made = ops.in_parts(self, func, args, kwargs)
         out = func(*args, **kwargs) if made is NotImplemented else made
-        if name == "mul" and is_float(out):
-            zero = (torch.as_tensor(args[0]) == 0) | (torch.as_tensor(args[1]) == 0)
-            out = torch.where(zero & torch.isnan(out), 0.0, out)
+        for mask in filter(_is_mask, args) if name == "mul" and is_float(out) else ():
+            out = torch.where((mask == 0) & torch.isnan(out), 0.0, out)
         return out
 
     def _dot(self, func, args, kwargs, places):
@@ -305,14 +304,32 @@ class _Skipping(TorchDispatchMode):
         return torch.where(touched, usual, of(*(torch.where(torch.isfinite(t), t, 0.0) for t in operands), True))
 
 
+def _is_mask(value: Any) -> bool:
+    """Whether a tensor holds 0 and 1 alone: a 0 that was computed of an infinity, 1 / inf, hides nothing."""
+    return isinstance(value, torch.Tensor) and bool(((value == 0) | (value == 1)).all())
+
+
+class _Opposed(TorchDispatchMode):
+    """Sums of infinities of both signs are infinite: a kernel that adds the columns of a weight before it multiplies by
+    them, or in another order, may have one infinity where torch has several."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = lifted(kwargs or {})
+        out = func(*args, **kwargs)
+        if name_of(func) in ops.LINEAR and is_float(out) and bool(torch.isnan(out).any()):
+            rest = func(*tree_map(lambda t: torch.where(torch.isinf(t), 0.0, t) if is_float(t) else t, args), **kwargs)
+            out = torch.where(torch.isnan(out) & ~torch.isnan(rest), math.inf, out)
+        return out
+
+
 def reached(function: Function, values: Sequence[Any]) -> list[list[torch.Tensor]]:
     """What NaN and infinities come to in other right kernels, a run each: in one that computes an op in parts, where
-    torch's own passes over NaN, in one that computes convolutions by transforms, and in one that passes over what is
-    multiplied by 0. Empty where all is finite."""
+    torch's own passes over NaN, in one that computes convolutions by transforms, in one that passes over what is
+    multiplied by 0, and in one in which infinities of both signs do not meet. Empty where all is finite."""
     if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
         return []
     runs = [sample(function, values, Parts())]
-    for mode in (_Spread(), _Skipping()):
+    for mode in (_Spread(), _Skipping(), _Opposed()):
         with torch.no_grad(), mode:
             runs.append(tensors_of(function(*doubled(values))))
     return runs
