@@ -558,12 +558,14 @@ def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dt
     return found
 
 
-def _expected(contract, name, number, found: Sampled, own: torch.dtype, unlike: torch.Tensor) -> Expected:
-    """What an output must be, from samples. Where more than 5 % of its elements are near a discontinuity, they say
-    nothing; indices are then judged by what they pick."""
+def _expected(
+    contract, name, number, found: Sampled, own: torch.dtype, unlike: torch.Tensor, most: float = MOST_UNSTABLE
+) -> Expected:
+    """What an output must be, from samples. Where a larger share of its elements than `most` is near a discontinuity,
+    they say nothing; indices are then judged by what they pick."""
     answer, unstable = found.answers[number].to(torch.float64), found.unstable[number]
     if own.is_floating_point:
-        excused = torch.ones_like(unstable) if _share(unstable) > MOST_UNSTABLE else unlike
+        excused = torch.ones_like(unstable) if _share(unstable) > most else unlike
         made = Expected(answer, dtype=own, extra=finite(found.extra(number)))
         made.excused = excused if bool(excused.any()) else None
         return made
@@ -571,7 +573,7 @@ def _expected(contract, name, number, found: Sampled, own: torch.dtype, unlike: 
     if found.picks[number] is not None:
         made.excused = lambda got: unstable & found.picks_as_well(number, got)
     elif bool(unstable.any()):
-        made.excused = torch.ones_like(unstable) if _share(unstable) > MOST_UNSTABLE else unstable
+        made.excused = torch.ones_like(unstable) if _share(unstable) > most else unstable
     return made
 
 
@@ -606,10 +608,10 @@ def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any
 
 def _otherwise(contract, name, number, own, unlike, samples, tier, narrow) -> list[Expected]:
     """What else is right: elements that flip seldom, and in 16 bits, as the last, intermediates that are stored as
-    eager does."""
-    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED), own, unlike)]
+    eager does. The case has been judged: what more or larger errors make unstable is excused, and nothing else."""
+    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED), own, unlike, most=1.0)]
     if narrow is not None and tier != "ops":
-        made = _expected(contract, name, number, samples("ops"), own, unlike)
+        made = _expected(contract, name, number, samples("ops"), own, unlike, most=1.0)
         made.note = f"stores intermediates in {dtype_name(narrow)} as eager does; a kernel that keeps float32 is closer"
         made.drift = LEANING
         found.append(made)
