@@ -59,7 +59,7 @@ SUMS = words("sum mean cumsum")
 LINEAR = DOTS | SUMS | words("avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
-_cdist_forward cdist polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
+polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
 celu gelu silu silu_ mish addcmul addcdiv softshrink hardshrink add_ sub_ mul_ div_ sqrt_ rsub _prelu_kernel
 """)
 # run as torch's own decomposition into smaller ops

@@ -52,6 +52,11 @@ def absolute(tree: Any) -> Any:
     return tree_map(lambda t: t.abs() if is_float(t) else t, tree)
 
 
+def positive_factors(kwargs: Any) -> dict[str, Any]:
+    """Keyword arguments with alpha and beta, by which terms are multiplied, as their absolute values."""
+    return {key: abs(value) if key in ("alpha", "beta") else value for key, value in kwargs.items()}
+
+
 def terms_of(name: str, args: Any) -> int:
     """How many terms each element of a dot product's result has."""
     if name in ("addr", "ger"):
@@ -87,7 +92,7 @@ def _dot(noise, func, args, kwargs):
         stored = noise.round(args[place])
         args[place] = noise.spoil(stored, noise.operands / noise.unit * noise.scale) if noise.operands else stored
     out = func(*args, **kwargs)
-    positive = {key: abs(value) for key, value in kwargs.items()}
+    positive = positive_factors(kwargs)
     weight = root(terms_of(name, args)) * (TILES if is_window(name, args) and set(args[3]) == {1} else 1.0)
     size = noise.size(out, lambda: func(*absolute(args), **positive) * weight)
     out = noise.spoil(out, size=size)
@@ -145,7 +150,7 @@ def _pool(noise, func, args, kwargs):
 def _scatter(noise, func, args, kwargs):
     if not float_leaves(args):
         return func(*args, **kwargs)
-    out, size = func(*args, **kwargs), func(*absolute(args), **kwargs)
+    out, size = func(*args, **kwargs), func(*absolute(args), **positive_factors(kwargs))
     n = min(64, max(t.numel() for t in float_leaves(args)))
     if isinstance(out, tuple | list):
         return (noise.spoil(out[0], size=size[0].abs() * root(n)), *out[1:])
@@ -160,7 +165,7 @@ def _scatter_in_place(noise, func, args, kwargs):
         return func(*args, **kwargs)
     positive = [t.abs() if is_float(t) else t for t in args]  # of the target before it is written
     out = func(*args, **kwargs)
-    size = func(*positive, **kwargs).abs() * root(min(64, max(t.numel() for t in float_leaves(args))))
+    size = func(*positive, **positive_factors(kwargs)).abs() * root(min(64, max(t.numel() for t in float_leaves(args))))
     if not func._schema.is_mutable:
         return noise.spoil(out, size=size)
     target.copy_(noise.spoil(target.clone(), size=size))
@@ -188,6 +193,14 @@ def _interpolated(noise, func, args, kwargs):
 def _norm(noise, func, args, kwargs):
     out = func(noise.spoil(args[0]), *args[1:], **kwargs)
     return noise.spoil(out, root(max(1, args[0].numel() // max(out.numel(), 1))))
+
+
+@rule("_cdist_forward")
+def _distance(noise, func, args, kwargs):
+    """A root of a sum, as a norm is; of differences, which are rounded."""
+    a, b, p = args[:3]
+    out = func(noise.spoil(a), noise.spoil(b), *args[2:], **kwargs)
+    return noise.spoil(out, root(a.shape[-1]) * max(1.0, 1 / p) if 0 < p < math.inf else 1.0)
 
 
 @rule("var", "var_mean", "std", "std_mean")

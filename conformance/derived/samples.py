@@ -124,7 +124,8 @@ def sampled(
 ) -> Sampled:
     """The answer of `function(*values)` and its samples; `store`, `stored` and `operands` as `Noise` has them.
 
-    Raises Refused, also where every sample has outputs of other shapes.
+    Where a sample fails, since errors make a matrix singular, all is unstable. Raises Refused, also where every sample
+    has outputs of other shapes.
     """
     right, picks = _answers(function, values)
     zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in right]
@@ -138,13 +139,17 @@ def sampled(
     )
     plain = [z.clone() for z in zeros]  # what the samples reach that are not amplified
     sizes: dict[int, torch.Tensor] = {}
-    used = wider = 0
+    used = wider = failed = 0
     for number in range(samples + amplified):
         wide = number >= samples
         scale = K if wide else 1.0
         chance = seed * 1009 + number
         noise = Noise(chance, scale=scale, store=store, stored=stored, operands=operands, sizes=sizes)
-        got, picked = _sample(function, values, noise)
+        try:
+            got, picked = _sample(function, values, noise)
+        except torch.linalg.LinAlgError:  # a matrix without a factor, with errors as large as a kernel's
+            failed += not wide
+            continue
         found.unknown |= noise.unknown
         if [t.shape for t in got] != [t.shape for t in right]:
             found.uneven += 1
@@ -155,12 +160,13 @@ def sampled(
             _count(found, output, one, exact, None if wide else plain)
             if not wide:
                 _count_picked(found, output, picked[output])
-    if not used and right:
+    if not used and right and not failed:
         raise refusals.Refused(
             "the shapes of the outputs depend on computed values: no run with rounding errors has those of the exact "
             "run; return fixed shapes"
         )
     for output, exact in enumerate(right):
+        found.unstable[output] |= failed > 0
         found.picked_sigma[output] = (found.picked_sigma[output] / max(used, 1)).sqrt()
         found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
         if is_float(exact) and wider:
@@ -315,7 +321,9 @@ class _Opposed(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = lifted(kwargs or {})
-        out = func(*args, **kwargs)
+        whole = func.is_view or name_of(func) in ops.EXACT | ops.LINEAR
+        made = NotImplemented if whole else ops.in_parts(self, func, args, kwargs)
+        out = func(*args, **kwargs) if made is NotImplemented else made
         if name_of(func) in ops.LINEAR and is_float(out) and bool(torch.isnan(out).any()):
             rest = func(*tree_map(lambda t: torch.where(torch.isinf(t), 0.0, t) if is_float(t) else t, args), **kwargs)
             out = torch.where(torch.isnan(out) & ~torch.isnan(rest), math.inf, out)

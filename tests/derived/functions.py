@@ -48,6 +48,10 @@ def recurrent(x, w):
     return state
 
 
+def summed_into(x, source):
+    return torch.index_add(x, 0, torch.arange(64) % 10, source, alpha=-0.7)
+
+
 def gradient(x):
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_()
@@ -100,6 +104,8 @@ FUNCTIONS = {
         lambda x: torch.zeros(10, 40, dtype=x.dtype).index_add_(0, torch.arange(64) % 10, x),
         drawn((64, 40)),
     ),
+    "index_add_scaled": (summed_into, drawn((10, 40), (64, 40))),
+    "distances": (lambda a, b: torch.cdist(a, b, p=1.0), drawn((20, 40), (15, 40))),
     "solve": (lambda a, b: torch.linalg.solve(a + 8 * torch.eye(12, dtype=a.dtype), b), drawn((12, 12), (12, 3))),
     "recurrent": (recurrent, drawn((4, 12), (8, 8))),
     "gradient": (gradient, drawn((12, 40))),

@@ -171,6 +171,7 @@ def test_a_kernel_that_adds_in_another_order_may_have_one_infinity_where_torch_h
         lambda *values: torch.tanh(linear(*values)[:, None].mean(2)).view(-1),
         lambda *values: torch.nn.functional.avg_pool1d(linear(*values), 5).view(-1),
         lambda *values: (linear(*values) @ torch.ones(5, 1, dtype=torch.float64)).view(-1),
+        lambda x, weight, _: torch.cdist(x[:, None], weight, compute_mode="use_mm_for_euclid_dist").sum(2).view(-1),
     ):
         assert skipped(function, x, weight, bias, run=3).tolist() == [False, True, False]
     assert not bool(skipped(linear, x, weight, bias, run=3).any())
@@ -296,6 +297,13 @@ def test_values_near_a_jump_are_unstable_and_others_are_not():
     assert near.unstable[0].tolist() == [True, False]
     inputs = sampled(lambda x: (x.argmax(-1), x > 0.5), drawn((12, 40)))
     assert not any(bool(t.any()) for t in inputs.unstable)
+
+
+def test_where_errors_make_a_matrix_singular_nothing_is_judged():
+    square = drawn((12, 5))[0].double() @ drawn((12, 5))[0].T.double()
+    for least, unstable in ((1e-9, True), (1.0, False)):
+        found = sampled(torch.linalg.cholesky, [square + least * torch.eye(12)])
+        assert bool(found.unstable[0].all()) is unstable and bool(found.unstable[0].any()) is unstable
 
 
 def test_control_flow_by_values_is_followed():
