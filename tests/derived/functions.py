@@ -49,7 +49,7 @@ def recurrent(x, w):
 
 
 def summed_into(x, source):
-    return torch.index_add(x, 0, torch.arange(64) % 10, source, alpha=-0.7)
+    return torch.index_add(x, 0, torch.arange(64) % 50, source, alpha=-0.7)
 
 
 def gradient(x):
@@ -104,7 +104,7 @@ FUNCTIONS = {
         lambda x: torch.zeros(10, 40, dtype=x.dtype).index_add_(0, torch.arange(64) % 10, x),
         drawn((64, 40)),
     ),
-    "index_add_scaled": (summed_into, drawn((10, 40), (64, 40))),
+    "index_add_scaled": (summed_into, drawn((50, 40), (64, 40))),
     "distances": (lambda a, b: torch.cdist(a, b, p=1.0), drawn((20, 40), (15, 40))),
     "solve": (lambda a, b: torch.linalg.solve(a + 8 * torch.eye(12, dtype=a.dtype), b), drawn((12, 12), (12, 3))),
     "recurrent": (recurrent, drawn((4, 12), (8, 8))),
