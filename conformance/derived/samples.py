@@ -298,7 +298,7 @@ class _Skipping(TorchDispatchMode):
         if all(bool(torch.isfinite(t).all()) for t in operands):
             return usual
 
-        def of(a: torch.Tensor, b: torch.Tensor, addend: bool) -> torch.Tensor:
+        def of(a: torch.Tensor, b: torch.Tensor, addend: bool = False) -> torch.Tensor:
             """The product of other operands, with or without what is added to it."""
             given = [t if addend or not is_float(t) else torch.zeros_like(t) for t in args]
             given[places[0]], given[places[1]] = a, b
@@ -306,8 +306,9 @@ class _Skipping(TorchDispatchMode):
 
         wild = [(~torch.isfinite(t)).to(t.dtype) for t in operands]
         there = [(t != 0).to(t.dtype) for t in operands]
-        touched = of(wild[0], there[1], False) + of(there[0], wild[1], False) != 0
-        return torch.where(touched, usual, of(*(torch.where(torch.isfinite(t), t, 0.0) for t in operands), True))
+        touched = of(wild[0], there[1]) + of(there[0], wild[1]) != 0
+        tame = [torch.where(torch.isfinite(t), t, 0.0) for t in operands]
+        return torch.where(touched, usual, of(tame[0], tame[1], addend=True))
 
 
 def _is_mask(value: Any) -> bool:
