@@ -137,6 +137,12 @@ class DerivedContract(Contract):
             found.append(value)
         return found
 
+    def _round(self, drawn, case, given, exact) -> None:
+        """As any contract's; what holds of an example holds of what is mirrored or altered too."""
+        examples = dict(zip(self.names, self.example, strict=True))
+        kept = {n: v if v is None else families.structured(v, examples[n]) for n, v in drawn.items()}
+        super()._round(kept, case, given, exact)
+
     def expected(self, inputs: Inputs, compute: str | None = None) -> dict[str, Expected]:
         """As any contract's; and in 16 bits what torch's own kernels give is right, however far off it is."""
         found, case = super().expected(inputs, compute), inputs.case
@@ -389,7 +395,7 @@ def made_of(
             continue
         operands[name] = Operand(
             " ".join(letter[position, axis] for axis in range(value.ndim)),
-            layouts=LAYOUTS.get(value.ndim, OTHER_LAYOUTS) if value.ndim else ("contiguous", "offset"),
+            layouts=_layouts_of(value),
             dtype=None if is_float(value) else value.dtype,
             positional=name not in options.state,
             fixed=_kept(name, value, options),
@@ -421,6 +427,12 @@ def made_of(
     return made
 
 
+def _layouts_of(example: torch.Tensor) -> tuple[str, ...]:
+    """The layouts of an operand: one row for all is neither triangular nor symmetric."""
+    found = LAYOUTS.get(example.ndim, OTHER_LAYOUTS) if example.ndim else ("contiguous", "offset")
+    return tuple(each for each in found if not (each.startswith("broadcast") and families.is_square(example)))
+
+
 def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
     def draw_all(draw: Draw) -> dict[str, torch.Tensor | None]:
         drawn: dict[str, torch.Tensor | None] = {}
@@ -432,7 +444,7 @@ def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw
             if family != "given" and not _kept(name, example, contract.options):
                 value = _drawn(draw, name, family, move, value, example, contract.options)
                 value = _or_equal(value, family, name, contract.options, equal)
-            drawn[name] = families.structured(value, example).to(torch.float64)
+            drawn[name] = value.to(torch.float64)
         return drawn
 
     return draw_all

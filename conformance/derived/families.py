@@ -121,7 +121,7 @@ def structured(value: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
 
 def square(function: Callable[..., Any], example: Sequence[Any]) -> Callable[..., Any]:
     """`function`, which raises where an operand is not square whose example is, and triangular or symmetric."""
-    places = [place for place, x in enumerate(example) if isinstance(x, torch.Tensor) and _is_square(x)]
+    places = [place for place, x in enumerate(example) if isinstance(x, torch.Tensor) and is_square(x)]
 
     def run(*values: Any) -> Any:
         for place in places:
@@ -132,7 +132,8 @@ def square(function: Callable[..., Any], example: Sequence[Any]) -> Callable[...
     return run if places else function
 
 
-def _is_square(x: torch.Tensor) -> bool:
+def is_square(x: torch.Tensor) -> bool:
+    """Whether an example has square matrices, triangular or symmetric."""
     return x.ndim > 1 and x.shape[-1] == x.shape[-2] and (_is_lower(x) or _is_upper(x) or _is_symmetric(x))
 
 

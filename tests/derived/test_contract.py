@@ -269,7 +269,13 @@ def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(n
     plain = [plain_case(contract, "float32", family) for family in contract.values if family != "nonfinite_x"]
     sizes = [plain_case(contract, "float32", "normal", 0, size) for size in contract.sizes]
     assert len(sizes) > 4
-    for case in [*plain, *(case for case in sizes if 0 not in case.size.values())]:
+    first = next(iter(contract.operands))
+    laid = [
+        replace(plain[1], layouts=((first, each), *plain[1].layouts[1:])) for each in contract.operands[first].layouts
+    ]
+    laid += [replace(plain[1], mirrored=first), replace(plain[1], altered=first)]
+    assert name == "sorted" or {"transposed", "step"} <= set(contract.operands[first].layouts)
+    for case in [*plain, *laid, *(case for case in sizes if 0 not in case.size.values())]:
         inputs = contract.build(case)
         given = [t.float() for t in inputs.exact.values()]
         assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
