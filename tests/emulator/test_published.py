@@ -444,3 +444,20 @@ def test_command(capsys):
     assert cli.main(["emulate", str(FILE)]) == 2 and "--block: expected" in capsys.readouterr().err
     assert command.main([str(FILE), "-I", "nowhere", "--list"]) == 2
     assert "-I nowhere: expected a folder" in capsys.readouterr().err
+
+
+def test_addresses_of_restrict_pointers_in_a_template_as_operands_of_ptx():
+    """g++ takes the address of such an element for a pointer that is itself restrict, which no reference binds to."""
+    source = """
+template <int N>
+__global__ void copied(const float* __restrict__ x, float* __restrict__ y) {
+  for (int i = 0; i < N; ++i) {
+    float value;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(&x[i]));
+    asm volatile("st.global.f32 [%0], %1;" ::"l"(&y[i]), "f"(value));
+  }
+}
+"""
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    emulator.compile(source, "copied.cu").launch("copied<4>", 1, 1, (x, y))
+    assert y.tolist() == x.tolist()

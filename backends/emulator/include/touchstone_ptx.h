@@ -30,7 +30,7 @@ __forceinline__ void set(bool& to, bool value) { to = value; }
 
 // An operand as it is written: integers are converted, what is no integer is taken by its bits.
 template <class To, class From>
-__forceinline__ To given(const From& from) {
+__forceinline__ To given(From from) {
   if constexpr (std::is_arithmetic<From>::value || std::is_enum<From>::value) {
     if constexpr (std::is_floating_point<To>::value == std::is_floating_point<From>::value)
       return static_cast<To>(from);
