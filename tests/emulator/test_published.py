@@ -461,3 +461,23 @@ __global__ void copied(const float* __restrict__ x, float* __restrict__ y) {
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     emulator.compile(source, "copied.cu").launch("copied<4>", 1, 1, (x, y))
     assert y.tolist() == x.tolist()
+
+
+def test_a_shared_array_begins_where_its_alignment_says():
+    """One whose halves are told apart by a bit of the address."""
+    source = """
+__global__ void halves(const float* x, float* y) {
+  __shared__ __align__(65536) float tile[8192];
+  float* half = tile;
+  half[threadIdx.x] = x[threadIdx.x];
+  half = reinterpret_cast<float*>(reinterpret_cast<unsigned long long>(half) ^ 16384);
+  half[threadIdx.x] = -x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = tile[threadIdx.x ^ 1];
+  y[threadIdx.x + 64] = tile[4096 + (threadIdx.x ^ 1)];
+}
+"""
+    x, y = np.arange(64, dtype=np.float32), np.zeros(128, np.float32)
+    emulator.compile(source, "halves.cu").launch("halves", 3, 64, (x, y))
+    swapped = x.reshape(-1, 2)[:, ::-1].ravel()
+    assert (y == np.concatenate([swapped, -swapped])).all()

@@ -70,7 +70,13 @@ char* take_stack(Worker* w) {
 
 char* take_arena() {
   char* arena = pop(pool.arenas);
-  return arena ? arena : map(2 * ARENA);
+  if (arena) return arena;
+  char* memory = map(3 * ARENA);  // from where it begins at a multiple of ARENA, as arrays of any alignment need
+  if (!memory) return nullptr;
+  arena = memory + (ARENA - reinterpret_cast<uint64_t>(memory) % ARENA) % ARENA;
+  if (arena != memory) munmap(memory, static_cast<size_t>(arena - memory));
+  munmap(arena + 2 * ARENA, static_cast<size_t>(memory + ARENA - arena));
+  return arena;
 }
 
 void give_back(Worker* w) {
