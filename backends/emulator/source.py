@@ -150,7 +150,7 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
                 else f"{whole} {name}_ts* const {name} = touchstone::dynamic_shared<{name}_ts>();"
             )
         else:
-            aligned = align or f"alignof({name}_ts)"  # which the template does not see: attributes of its types are lost
+            aligned = align or f"alignof({name}_ts)"  # as the declaration says: a template's argument has no attributes
             whole = (
                 f"typedef {kind} {name}_ts{dims}; "
                 f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {aligned});'
