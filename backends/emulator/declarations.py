@@ -78,6 +78,7 @@ class Kernel(NamedTuple):
     file: str = ""
     line: int = 0
     cluster: str = ""  # what __cluster_dims__ says
+    given: tuple[str, ...] = ()  # the names of a template's parameters
 
 
 class Launch(NamedTuple):
@@ -380,7 +381,19 @@ class Text:
         whole = "::".join([*(s for s in scopes if s and not s.startswith("inline ")), name])
         dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
         cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
-        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster)
+        given = self._template_parameters(first)
+        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster, given)
+
+    def _template_parameters(self, first: int) -> tuple[str, ...]:
+        """Their names, of a declaration that begins at `first`; "" for one without."""
+        if self.code[first].text != "template":
+            return ()
+        out = []
+        for start, end in self.split(first + 2, self._angles(first + 1)):
+            stop = next((i for i in range(start, end) if self.code[i].text == "="), end)
+            words = [token.text for token in self.code[start:stop] if token.kind == "word"]
+            out.append(words[-1] if len(words) > 1 else "")
+        return tuple(out)
 
     def split(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of a list at its commas; none of an empty one."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from touchstone import backends
-from touchstone.backends.emulator import binary, compiler, declarations, instruments, library, preprocess
+from touchstone.backends.emulator import binary, compiler, declarations, instruments, library, preprocess, source
 from touchstone.backends.emulator.arguments import Packing, Texture, arrays, extent
 from touchstone.backends.emulator.declarations import Kernel
 from touchstone.backends.emulator.findings import error
@@ -342,8 +342,10 @@ def _clusters(
 def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
     """A function for every parameter that is a structure, which tells its fields."""
     out = ""
+    given = dict(zip(kernel.given, source.split(entry.partition("<")[2]), strict=False))
     for position, kind in enumerate(kernel.types):
-        word = next((w for w in re.findall(r"\w+", kind) if w in made.structures), None)
+        words = [w for word in re.findall(r"\w+", kind) for w in re.findall(r"\w+", given.get(word, word))]
+        word = next((w for w in words if w in made.structures), None)
         if word is None or "*" in kind:
             continue
         told = " ".join(

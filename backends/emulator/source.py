@@ -120,7 +120,7 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
         align = body[found.end() : end - 1]
         body = body[: found.start()] + body[end:]
     body = body.strip()
-    declarators = _split(body)
+    declarators = split(body)
     head = _declarator(declarators[0])
     if head is None:
         raise ValueError(f"cannot read the shared declaration {text.strip()!r}: write `__shared__ type name[size];`")
@@ -181,7 +181,7 @@ def _declarator(text: str) -> tuple[int, int] | None:
     return words[-1].span() if len(words) > 0 else None
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """At commas outside brackets."""
     parts, depth, start = [], 0, 0
     for position, char in enumerate(text):

@@ -481,3 +481,39 @@ __global__ void halves(const float* x, float* y) {
     emulator.compile(source, "halves.cu").launch("halves", 3, 64, (x, y))
     swapped = x.reshape(-1, 2)[:, ::-1].ravel()
     assert (y == np.concatenate([swapped, -swapped])).all()
+
+
+def test_structures_that_a_template_is_given_as_its_types():
+    """Functors for loading and storing, as libraries hand them to a kernel: their fields are known by the instance."""
+    source = """
+template <typename S, typename D> struct From {
+  From(const S* src, long long width) : src(src), width(width) {}
+  template <int N> __device__ void load(D* to, long long row, long long at) const {
+    for (int i = 0; i < N; ++i) to[i] = src[row * width + at + i];
+  }
+  const S* src;
+  long long width;
+};
+template <typename S, typename D> struct To {
+  To(D* dst, long long width) : dst(dst), width(width) {}
+  template <int N> __device__ void store(const S* from, long long row, long long at) const {
+    for (int i = 0; i < N; ++i) dst[row * width + at + i] = from[i];
+  }
+  D* dst;
+  long long width;
+};
+template <typename LOAD, typename STORE, int N = 1, class T = float>
+__global__ void doubled(LOAD load, STORE store, T by) {
+  float held[N];
+  load.template load<N>(held, blockIdx.x, threadIdx.x * N);
+  for (int i = 0; i < N; ++i) held[i] *= by;
+  store.template store<N>(held, blockIdx.x, threadIdx.x * N);
+}
+"""
+    program = emulator.compile(source, "functors.cu")
+    x, y = np.arange(32, dtype=np.float32).reshape(4, 8), np.zeros((4, 8), np.float32)
+    functors = ({"src": x, "width": 8}, {"dst": y, "width": 8})
+    program.launch("doubled<From<float, float>, To<float, float>, 2>", 4, 4, (*functors, 2.0))
+    assert (y == 2 * x).all()
+    (again,) = emulator.compile(source, "functors.cu").kernels  # from what is kept of the first
+    assert again.given == program.kernels[0].given == ("LOAD", "STORE", "N", "T")
