@@ -59,7 +59,7 @@ def unit(
     return Unit(
         body,
         tuple(headers),
-        tuple(Kernel(k[0], k[1], tuple(k[2]), tuple(k[3]), tuple(k[4]), *k[5:8], tuple(k[8])) for k in kernels),
+        tuple(Kernel(k[0], k[1], *(tuple(v) if isinstance(v, list) else v for v in k[2:])) for k in kernels),
         tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
         tuple((m[0], m[1], m[2]) for m in missing),
         tuple((n[0], n[1]) for n in nearby),
