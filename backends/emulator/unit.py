@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from touchstone.backends.emulator import compiler, declarations, preprocess, ptx, source
 from touchstone.backends.emulator.declarations import Kernel, Launch
@@ -59,13 +59,17 @@ def unit(
     return Unit(
         body,
         tuple(headers),
-        tuple(Kernel(k[0], k[1], *(tuple(v) if isinstance(v, list) else v for v in k[2:])) for k in kernels),
+        tuple(Kernel(*map(_frozen, k)) for k in kernels),
         tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
         tuple((m[0], m[1], m[2]) for m in missing),
         tuple((n[0], n[1]) for n in nearby),
         structures,
         frozenset(words),
     )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _is_class(read: declarations.Text, declaration: declarations.Declaration) -> bool:
