@@ -85,7 +85,7 @@ def kernel(x):
     (tmp_path / "candidates.jsonl").write_text("\n".join(map(json.dumps, lines)))
     main(["judge", "candidates.jsonl", "--out", "results.jsonl", "--allow-library", "--level", "quick"])
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    verdicts = {each["id"]: each["verdict"] for each in results if "id" in each}
+    verdicts = {each["candidate"]["id"]: each["verdict"] for each in results if "candidate" in each}
     assert verdicts == {"right": "passed", "wrong": "failed"}
 
 
