@@ -514,8 +514,8 @@ def test_the_name_that_is_declared(text):
 
 
 def test_parts_between_commas_outside_of_brackets():
-    assert source._split("float a[2], b[f(1, 2)], c") == ["float a[2]", " b[f(1, 2)]", " c"]
-    assert source._split("Pair<int, int> a, b{1, 2}") == ["Pair<int, int> a", " b{1, 2}"]
+    assert source.split("float a[2], b[f(1, 2)], c") == ["float a[2]", " b[f(1, 2)]", " c"]
+    assert source.split("Pair<int, int> a, b{1, 2}") == ["Pair<int, int> a", " b{1, 2}"]
     assert source._closing("f((1), 2) + (3)", 1) == 9
     assert source._declarator("") is None
 
