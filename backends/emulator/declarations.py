@@ -554,20 +554,21 @@ class Text:
             at += 1
         return out
 
-    def fields(self, name: str, types: dict[str, Declaration], depth: int = 0) -> list[str]:
+    def fields(self, name: str, types: dict[str, Declaration]) -> list[str]:
         """The data members of the structure `name`, its bases' first, those of a structure within it as "inner.x"; of a
         union that has no name the first of its members. Empty where not all are known."""
+        return self._fields(name, types, 0) or []
+
+    def _fields(self, name: str, types: dict[str, Declaration], depth: int) -> list[str] | None:
+        """None where not all are known."""
         declaration = types.get(name)
-        if declaration is None or depth > 4:
-            return []
-        tag, body = self._body(declaration)
-        if body < 0 or self.code[tag].text in ("enum", "union"):
-            return []
+        tag, body = self._body(declaration) if declaration else (-1, -1)
+        if body < 0 or depth > 4 or self.code[tag].text in ("enum", "union"):
+            return None
         out: list[str] = []
         for base in self._bases(tag, body):
-            inner = self.fields(base, types, depth + 1)
-            if not inner:
-                return []
+            if (inner := self._fields(base, types, depth + 1)) is None:
+                return None
             out += inner
         return out + self._fields_in(body, types, depth)
 
@@ -603,13 +604,8 @@ class Text:
                 out += self._fields_of_own_type(member, types, depth)
             elif member.kind == "variable" and "static" not in self._uninitialised(member.first, member.last):
                 words = [text for _, text in self._outside(member.first, member.last)]
-                kind = next((word for word in words if word in types), "")
-                plain = kind and not any(sign in words for sign in ("*", "&"))
-                for place in self._named(member.first, member.last + 1):
-                    name = self.code[place].text
-                    array = self.code[place + 1].text == "["
-                    inner = self.fields(kind, types, depth + 1) if plain and not array else []
-                    out += [f"{name}.{one}" for one in inner] or [name]
+                kind = "" if {"*", "&"} & set(words) else next((word for word in words if word in types), "")
+                out += self._with(self._fields(kind, types, depth + 1), member.first, member.last)
             elif member.kind == "function":
                 out += self._pointer_to_function(member)
         return out
@@ -620,20 +616,24 @@ class Text:
         if body < 0 or self.code[member.first].text == "typedef" or depth > 4:
             return []
         end, kind = self._ends[body], self.code[tag].text
-        names = list(self._named(end + 1, member.last + 1))
-        inner = [] if kind == "enum" or (names and kind == "union") else self._fields_in(body, types, depth + 1)
-        if not names:  # a type of its own, or members of this one
-            return [] if body > tag + 1 else inner[:1] if kind == "union" else inner
-        out = []
-        for place in names:
+        inner = None if kind == "enum" else self._fields_in(body, types, depth + 1)
+        if end + 1 < member.last:
+            return list(self._with(None if kind == "union" else inner, end + 1, member.last))
+        if inner is None or body > tag + 1:  # a type of its own, and no member
+            return []
+        return inner[:1] if kind == "union" else inner
+
+    def _with(self, inner: Sequence[str] | None, start: int, end: int) -> Iterator[str]:
+        """The fields of a declaration's variables, whose type has the fields `inner`; None: those are not known. An
+        array of classes is one."""
+        for place in self._named(start, end):
             name = self.code[place].text
-            array = self.code[place + 1].text == "["
-            out += [f"{name}.{one}" for one in inner if not array] or [name]
-        return out
+            whole = inner is None or self.code[place + 1].text == "["
+            yield from [name] if whole else (f"{name}.{one}" for one in inner or ())
 
     def _named(self, start: int, end: int) -> Iterator[int]:
         """Where the names are that a variable's declaration gives: the last word of each part, before its value."""
-        for begin, last in self.split(start, end - 1):
+        for begin, last in self.split(start, end):
             word = -1
             for place, text in self._outside(begin, last):
                 if text in ("=", ":"):

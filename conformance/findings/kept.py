@@ -173,7 +173,7 @@ def load(record: dict[str, Any]) -> Subject:
     if record["op_file"] is not None:
         opfile.load_op(record["op_file"])
     contract = registry.contract(op)
-    if unknown := [name for name in record.get("outputs") or () if name not in contract.outputs]:
+    if unknown := [name for name in record["outputs"] or () if name not in contract.outputs]:
         raise ValueError(f"ID: {record['id']} is about outputs that {op} does not have: {', '.join(unknown)}")
     if device == "cuda" and (reason := cuda_unavailable()):
         raise selection.CannotRun(f"ID: {record['id']} was found on a GPU: {reason}")

@@ -107,6 +107,7 @@ CLASSES = {
         "s.in.a + s.of.x",
     ),
     "a base": ("struct B { float x; }; struct S : public B { int n; };", {"x": 2.0, "n": 3}, "s.x + s.n"),
+    "a base without fields": ("struct B {}; struct S : B { int n; };", {"n": 5}, "s.n"),
     "a template": (
         "template <typename T, int N> struct V { T d[N]; }; struct S { V<float, 4> v; int n; };",
         {"v.d": [0, 2, 0, 0], "n": 3},

@@ -63,16 +63,15 @@ def scale_and_shift(
     return for_rows(weight, rows), for_rows(weight if bias is None else bias, rows), bias is not None
 
 
-# Kernels of up to 1024 threads, whose registers must do; Numba's own simulator knows no such option.
-wide_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=1024)
-# Of up to 512 threads, which have twice the registers, or as many and a second block beside theirs.
-deep_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=512)
-paired_jit: Any = cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(512, 2))
+def _bounded(bounds: int | tuple[int, int]) -> Any:
+    """cuda.jit for so many threads, with registers for so many blocks; Numba's own simulator knows no such option."""
+    return cuda.jit if numba.simulated() else cuda.jit(launch_bounds=bounds)
 
 
-def crowded_jit(threads: int, blocks: int) -> Any:
-    """cuda.jit of kernels of up to `threads` threads, with registers for `blocks` such blocks on a multiprocessor."""
-    return cuda.jit if numba.simulated() else cuda.jit(launch_bounds=(threads, blocks))
+wide_jit = _bounded(1024)  # whose registers must do
+crowded_jit = _bounded((1024, 2))
+deep_jit = _bounded(512)  # which have twice the registers,
+paired_jit = _bounded((512, 2))  # or as many and a second block beside theirs
 
 
 @cuda.jit(device=True)

@@ -27,9 +27,14 @@ def in_vectors(
     length = 16 // given[0].element_size()
     at_most(cols, 4 * 1024 * length, "block")
     vectors = 2048 // most if cols <= 2 * 1024 * length else 4096 // most
-    across = block_threads(-(-cols // (vectors * length)), most)
+    return _extent(rows, -(-cols // length), vectors, most), (vectors, all(map(are_rows_aligned, given)))
+
+
+def _extent(rows: int, runs: int, vectors: int, most: int) -> tuple[int, tuple[int, int]]:
+    """Grid and block for rows of `runs` runs of 16 bytes, `vectors` to a thread."""
+    across = block_threads(-(-runs // vectors), most)
     down = 8 if across == 32 else 1
-    return (checked_grid(-(-rows // down)), (across, down)), (vectors, all(map(are_rows_aligned, given)))
+    return checked_grid(-(-rows // down)), (across, down)
 
 
 def in_halves(
@@ -42,9 +47,7 @@ def in_halves(
         raise Unsupported(f"{given[0].dtype}; a row stays in registers in 16 bits an element")
     at_most(cols, 4 * 1024 * LANES, "block")
     vectors = 4 if cols <= 4 * four * LANES else 8
-    across = block_threads(-(-cols // (vectors * LANES)), 1024)
-    down = 8 if across == 32 else 1
-    return (checked_grid(-(-rows // down)), (across, down)), (vectors, all(map(are_rows_aligned, given)))
+    return _extent(rows, -(-cols // LANES), vectors, 1024), (vectors, all(map(are_rows_aligned, given)))
 
 
 def are_rows_aligned(tensor: torch.Tensor) -> bool:

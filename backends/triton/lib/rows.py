@@ -26,16 +26,16 @@ def grid_programs(x: torch.Tensor, each: int) -> int:
     return processors(x.device) * each if x.is_cuda else 3
 
 
-def resident(x: torch.Tensor, bytes_: int, num_warps: int, each: int) -> tuple[int, int, int]:
+def resident(x: torch.Tensor, under_way: int, num_warps: int, each: int) -> tuple[int, int, int]:
     """Columns of a tile, warps, and programs, for programs that read a row of `x` twice, the second time from the L2
-    cache: `each` of `num_warps` warps on a multiprocessor, with `bytes_` of a row under way at once.
+    cache: `each` of `num_warps` warps on a multiprocessor, with `under_way` bytes of a row loaded at once.
 
-    What is under way at once hides the latency of memory. Rows whose elements come one by one would need a register or
+    What is loaded at once hides the latency of memory. Rows whose elements come one by one would need a register or
     two for the address of each: their tiles are smaller.
     """
     by_16_bytes = x.stride(1) == 1 and x.stride(0) * x.element_size() % 16 == 0 and x.shape[1] % 16 == 0
     if by_16_bytes:
-        block = bytes_ // x.element_size()
+        block = under_way // x.element_size()
     else:
         block, num_warps, each = 4096, 8, 4
     block = max(min(triton.next_power_of_2(x.shape[1]), block), 2)  # a pair of 16 bits, for `opaque`
