@@ -368,7 +368,7 @@ def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str
         written: list[ast.expr | None] = [node.right, None] if reflected else [node.left, node.right]
     else:
         written = [None, node.args[0] if isinstance(node, ast.Call) and node.args else None]
-    for at, (arg, source) in enumerate(zip(operation.args[:2], written, strict=False)):
+    for at, (arg, source) in enumerate(zip(operation.args, written, strict=False)):
         if source is None or not isinstance(arg, torch.Tensor) or arg.ndim != operation.out.ndim:
             continue
         axes = [(axis,) for axis in range(arg.ndim) if arg.shape[axis] > 1]

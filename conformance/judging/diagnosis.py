@@ -247,18 +247,22 @@ def _held(
     `only_wrong` all of an output that is right there."""
     expected = contract.expected(contract.build(case))
 
+    compared = {
+        name: (got, right)
+        for name in found
+        if isinstance(got := values.get(name), torch.Tensor)
+        and (right := expected[name]) is not None
+        and got.shape == right.answer.shape
+    }
+
     def wrong(name: str) -> bool:
-        got, right = values.get(name), expected[name]
-        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
-            return False
+        got, right = compared[name]
         return not compare.compare(got, right, case.torch_dtype, exact(contract, case, name)).ok
 
-    names = [name for name in found if not only_wrong or wrong(name)]
+    names = [name for name in compared if not only_wrong or wrong(name)]
 
     def same(mutant: Planted, name: str, theirs: Any) -> bool:
-        got, right = values.get(name), expected[name]
-        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
-            return True
+        got, right = compared[name]
         if not isinstance(theirs, torch.Tensor) or theirs.shape != got.shape:
             return False
         answer = closest(got, right, case.torch_dtype)

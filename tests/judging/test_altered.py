@@ -1,6 +1,7 @@
 """Which step of a reference a wrong kernel is said to do otherwise; and what is not said, since other values or another
 output refute it."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from touchstone.reference.masked_attention import torch_masked_attention
 from touchstone.reference.merge_states import torch_merge_states
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 from touchstone.reference.rope import torch_rope
+from touchstone.reference.softmax import torch_softmax
 
 
 def called(contract, fn):
@@ -729,3 +731,31 @@ def test_what_is_as_likely_is_said_of_no_more_than_two(monkeypatch):
     assert of_changes(1.5, 1.5 + 1e-9) == "as if 0; or as if 1"
     assert of_changes(1.5, 1.5 + 1e-9, 1.5 - 1e-9) is None
     assert of_changes(1.5 + 3e-7, 1.5) == "as if 1"  # the other leaves more of the error
+
+
+def test_answers_in_its_place_are_no_excuse_of_a_changed_one():
+    """The right answer may be another, or any of several: that is nothing to a change of the reference."""
+    case, got = plain_case(registry.contract("softmax"), "float32", "normal"), (RIGHT + 8).float()
+    same = Expected(RIGHT + 8)
+    for about in (dict(otherwise=lambda: [same]), dict(alternatives=[same])):
+        assert altered._off(RIGHT + 4, replace(Expected(RIGHT), **about), got, case).all()
+    for about in (dict(bitwise=True), dict(exact=True), dict(drift=0.0)):
+        near = (RIGHT + 8) * (1 + 1e-7)
+        assert not altered._off(RIGHT + 8, replace(Expected(RIGHT), **about), near.float(), case).any()
+
+
+def test_of_a_small_case_the_changes_that_explain_it_come_first():
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3000, cols=200))
+
+    def tried(fn, call=True, end=math.inf):
+        further = called(contract, fn) if call else reading.nothing
+        return altered._explain_a_small_case(contract, torch_softmax, case, "y", further, end)
+
+    def powers(x):
+        return (x - x.amax(-1, keepdim=True)).exp()
+
+    told = tried(powers)
+    assert [text.partition(" (")[0] for text in told] == ["`torch.softmax(x, -1)` were not divided by its sum"]
+    assert tried(lambda x: torch.softmax(x, -1)) == set()  # it is right there
+    assert tried(powers, call=False) == tried(powers, end=-math.inf) == set()

@@ -1,12 +1,15 @@
 """Judging by further calls: what each shows, by calls that are scripted where a kernel would need a GPU or luck."""
 
+import contextlib
 import itertools
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, calls, judge
@@ -641,3 +644,84 @@ def test_answers_are_kept_for_many_kernels(monkeypatch):
     call.keep_answers(SOFTMAX, [])
     again = call.expected_of(SOFTMAX, cases[0], None)
     assert len(asked) == 4 and call.expected_of(SOFTMAX, cases[0], None) is again and len(asked) == 4
+
+
+def test_many_calls_of_an_output_that_is_not_asked_for():
+    """None in the place of a tensor is held as little as it is compared."""
+    unasked = replace(SOFTMAX, expect=lambda *given, **named: {"y": None})
+    j = judgement(trial=ManyCalls(case_of(rows=3, cols=7), 4), fn=lambda x: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "contract", lambda op: unasked)
+        assert j.contract is unasked
+        calls.many_calls(j, j.trial)
+    assert j.passes and not j.outcome.findings and "held outputs" in j.outcome.instruments
+
+
+def test_layouts_and_operands_take_turns_among_many_calls():
+    """Two layouts and two mirrored operands in each eight calls, one altered operand and one parameter, all in turn."""
+    contract = registry.contract("layer_norm")
+    case = case_of("layer_norm")
+    others = tuple(
+        replace(case, layouts=(("x", kind), *case.layouts[1:]), params=(("eps", eps),))
+        for kind, eps in (("sliced", 0.25), ("transposed", 0.5), ("offset", 0.75))
+    )
+    made = calls.cases_of(ManyCalls(case, 40, others), contract)
+
+    def taken(*places, of):
+        return [of(one) for number, one in enumerate(made) if number % 8 in places]
+
+    assert taken(4, 6, of=lambda one: dict(one.layouts)["x"]) == (["sliced", "transposed", "offset"] * 4)[:10]
+    assert taken(1, 5, of=lambda one: one.mirrored) == (["x", "weight", "bias"] * 4)[:10]
+    assert taken(7, of=lambda one: one.altered) == ["x", "weight", "bias", "x", "weight"]
+    assert taken(3, of=lambda one: one.param["eps"]) == [0.25, 0.5, 0.75, 0.25, 0.5]
+
+
+@pytest.mark.parametrize("compute", ["tf32", "tf32x3"])
+def test_a_lower_precision_is_tried_with_other_values(monkeypatch, compute):
+    """Three other draws, and as many as asked for of the families that are exact; in tf32 the first size is wrong."""
+    case, asked, of_first = case_of("matmul", seed=7, M=4, K=5, N=6), [], case_of("matmul").sizes
+    j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case))
+    monkeypatch.setattr(call.causes, "on_case", lambda j, case: asked.append(case) or {"c": None})
+    monkeypatch.setattr(call.causes, "is_right", lambda j, case, name, got, answer: case.sizes != of_first)
+    assert call._right_with_others(j, case, ["c"], compute, 2)
+    first, *others = asked
+    assert first == case_of("matmul", seed=7)
+    families = [name for name, of in j.contract.exact.items() if "c" in of]
+    assert families and [(other.values, other.seed) for other in others] == [
+        *((case.values, seed) for seed in (8, 9, 10)),
+        *((family, seed) for family in families for seed in (7, 8)),
+    ]
+    assert {other.sizes for other in others} == {case.sizes}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "raised"),
+    [
+        (lambda x: 2 * softmax(x), "y: ", None),
+        (lambda x: 1 / 0, "ZeroDivisionError: division by zero", "ZeroDivisionError"),
+        (lambda x: (x, x), "returned 2 values; expected 1", None),
+    ],
+)
+def test_what_is_wrong_under_an_instrument_is_its_finding(monkeypatch, wrong, said, raised):
+    within, tried = [], []
+
+    @contextlib.contextmanager
+    def instrument(name):
+        tried.append(name)
+        within.append(name)
+        yield
+        within.clear()
+
+    def fn(x):
+        with backends.running():
+            return wrong(x) if "races" in within else softmax(x)
+
+    offered = {name: lambda name=name: instrument(name) for name in ("order", "races", "bounds")}
+    monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
+    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(instruments=lambda device: offered))
+    j = judgement(fn=fn)
+    calls.call_under_instruments(j, j.contract.build(j.case))
+    (finding,) = j.outcome.findings
+    assert finding.check == Check.UNDER.of("races") and finding.message.startswith(said)
+    assert finding.raised == raised and (finding.error is None) == (said != "y: ")
+    assert tried == ["order", "races"] and j.outcome.instruments == ["order"]  # nothing is asked after a failure

@@ -4,6 +4,7 @@ wrong now and then; each question by itself."""
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -551,3 +552,24 @@ def test_nan_of_nobody_is_not_let_through():
     inputs = j.contract.build(case)
     got, expected = j.call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
     assert causes.let_through(j, case, "o", got, torch.ones(got.shape, dtype=torch.bool), expected) is None
+
+
+def test_an_earlier_answer_of_which_nothing_shows_is_not_named(monkeypatch):
+    """Zeros come about otherwise; and an output need not have an answer in every call."""
+    case, first, other = (case_of(seed=seed, rows=3, cols=7) for seed in (9, 1, 2))
+    answers = {first.seed: None, other.seed: Expected(torch.zeros(3, 7, dtype=torch.float64))}
+    of_seed = SimpleNamespace(
+        outputs=("y",),
+        build=lambda case: case,
+        expected=lambda case, compute=None: {"y": answers.get(case.seed)},
+        output_shape=SOFTMAX.output_shape,
+    )
+    j = judgement(softmax, case)
+    monkeypatch.setattr(registry, "contract", lambda op: of_seed)
+    j.earlier = [("call 1", first), ("call 2", other)]
+    values, wrong = {"y": torch.zeros(3, 7)}, {"y": torch.ones(3, 7, dtype=torch.bool)}
+    assert causes._of_earlier_calls(j, case, values, wrong, None) == {}
+    values["y"] += 1
+    answers[other.seed] = Expected(torch.ones(3, 7, dtype=torch.float64))
+    monkeypatch.setattr(causes, "_instead", lambda j, other, case: "")
+    assert causes._of_earlier_calls(j, case, values, wrong, None) == {"y": "the answer of an earlier call, call 2"}

@@ -948,3 +948,39 @@ def test_shares_say_which_elements_are_wrong():
     assert shares[0] == 0 and 1 < shares[1] < 1e4 and shares[2] <= 1 and shares[3] == math.inf
     fine = diagnosis.shares(got[:1] * (1 + 1e-6), Expected(right[:1], extra=1e-5), torch.float32)
     assert 0 < fine[0] <= 1
+
+
+def test_what_cannot_be_compared_refutes_no_mutant():
+    """An output that has no answer on a case, or that the kernel does not give there."""
+    case, wrong = case_of(), mutant_of("wrong", 1.5)
+    unasked = replace(SOFTMAX, expect=lambda *given, **named: {"y": None})
+    y = softmax(SOFTMAX.build(case).arguments["x"])
+    for contract, values in ((unasked, {"y": y}), (SOFTMAX, {}), (SOFTMAX, {"y": y[:1]}), (SOFTMAX, {"y": "?"})):
+        for only_wrong in (False, True):
+            found = {"y": [wrong]}
+            diagnosis._held(contract, case, found, values, only_wrong)
+            assert found == {"y": [wrong]}
+    found = {"y": [wrong]}
+    diagnosis._held(SOFTMAX, case, found, {"y": y}, only_wrong=True)
+    assert found == {"y": [wrong]}  # the kernel is right there
+    diagnosis._held(SOFTMAX, case, found, {"y": y}, only_wrong=False)
+    assert found == {"y": []}
+
+
+@pytest.mark.parametrize(
+    ("off", "factor", "said"),
+    [
+        (0.9, 0.5, "0.5 x the answer"),
+        (1.5, 0.5, None),
+        (0.9, -1.5, "-1.5 x the answer"),
+        (1.4, -1.5, "-1.5 x the answer"),  # the budget grows with a factor above 1
+        (1.6, -1.5, None),
+    ],
+)
+def test_a_factor_fits_within_its_budget(off, factor, said):
+    answer = torch.linspace(10, 30, 40, dtype=torch.float64)
+    tolerance = torch.full((40,), 0.01, dtype=torch.float64)
+    value = factor * answer
+    value[::10] += off * 0.01
+    found = diagnosis._fitted(value, answer, tolerance, torch.ones(40, dtype=torch.bool), {}, 0.0)
+    assert (found and found[1]) == said

@@ -218,3 +218,29 @@ def test_what_is_undefined_is_gathered_from_every_backend(monkeypatch):
     assert seen.undefined == {"a.py:1": "no other", "b.py:2": "no mask"}
     assert asked == [("cpu", ("a.py:1",))] * 2
     assert call(lambda x: 1 / 0, Manner(conspicuous=None)).undefined == seen.undefined  # of a call that fails too
+
+
+def test_the_backends_that_a_function_reaches_are_set_up_for_another_device(monkeypatch):
+    def fn():
+        pass
+
+    asked = []
+    every = {
+        name: SimpleNamespace(
+            name=name, reimport=lambda of, device, name=name: asked.append((of, device)) or name == "one"
+        )
+        for name in ("one", "two")
+    }
+    monkeypatch.setattr(registry, "backends", lambda: list(every))
+    monkeypatch.setattr(registry, "backend", every.__getitem__)
+    for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
+        asked.clear()
+        assert executor.reached(fn, device) == [every["one"]] and asked == [(fn, other)] * 2
+
+
+def test_an_axis_that_moves_nothing_has_no_index_but_0():
+    wide = torch.zeros(3, 1).expand(3, 4)
+    assert executor._index(wide, wide.data_ptr() + 2 * 4) == (2, 0) and executor._index(wide, wide.data_ptr()) == (0, 0)
+    assert executor._index(wide, wide.data_ptr() + 3 * 4) is None
+    column = torch.zeros(3, 2)[:, :1]
+    assert executor._index(column, column.data_ptr() + 4) is None  # the column beside it
