@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,10 +126,11 @@ def _confused(plain: Run) -> Iterator[Alteration]:
     ranges = {use.site: _range(use.site) for use in uses}
     changes: dict[tuple[Any, str, str], dict[Site, dict[int, Source]]] = {}
     for use in uses:
-        nearby = [other for other in uses if _same_call(other.site, use.site)]
+        call = _call_of(use.site)
+        nearby = [other for other in uses if _call_of(other.site) == call]
         others = {other.source: other.text for other in nearby if other.value.shape == use.value.shape}
         for site, operation in [*plain.seen.items(), *plain.views.items()]:
-            text = expression_of(site) if _same_call(site, use.site) else None
+            text = expression_of(site) if _call_of(site) == call else None
             if isinstance(operation.out, torch.Tensor) and operation.out.shape == use.value.shape and text is not None:
                 others.setdefault(site, text)
         others.pop(use.source, None)
@@ -143,9 +145,10 @@ def _confused(plain: Run) -> Iterator[Alteration]:
         yield Alteration(f"`{text}` were `{other_text}` ({place_of(next(iter(sources)))})", steps)
 
 
-def _same_call(one: Site, other: Site) -> bool:
-    """Whether two operations are of one call of a function."""
-    return one[0][0][0] is other[0][0][0] and one[0][1:] == other[0][1:]
+def _call_of(site: Site) -> tuple[CodeType, tuple[Place, ...]]:
+    """The function that an operation stands in, and from where that is called."""
+    (code, _), *outer = site[0]
+    return code, tuple(outer)
 
 
 def _uses(operation: Operation) -> Iterator[_Use]:

@@ -315,8 +315,10 @@ def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] 
             continue
         inputs = j.contract.build(case, j.executor.device)
         answer = j.contract.expected(inputs)[output]
-        terms = float(torch.as_tensor(answer.parts[0][0]).max()) if answer is not None and answer.parts else 0.0
-        if answer is not None and (found is None or terms > found[0]):
+        if answer is None or not answer.parts:
+            continue
+        terms = float(torch.as_tensor(answer.parts[0][0]).max())
+        if found is None or terms > found[0]:
             found = terms, inputs, answer
     if found is None:
         return None

@@ -713,3 +713,23 @@ def test_words_of_other_counters_and_keys():
     for words, value in expected.items():
         assert found[f"the random words were {words}"](index, seed, offset).tolist() == value, words
         assert found[f"the random words were {words}"](index[:0], seed, offset).tolist() == []
+
+
+def test_a_mean_of_one_is_divided_by_nothing_else():
+    found, _ = tried(lambda x: x.mean(-1), {"x": X[:, :1]})
+    assert not any("divided by 1 - 1" in words for words in found)
+    found, _ = tried(lambda x: x.mean(-1), {"x": X[:, :2]})
+    assert same(found["`x.mean(-1)` were divided by 2 - 1"], X[:, :2].sum(1))
+
+
+def test_a_tensor_does_not_take_the_place_of_one_of_its_name():
+    """A name that is bound anew is that of two tensors: what would be said of one in the other's place says nothing."""
+
+    def reference(x, y):
+        z = x.square()
+        z = z * y
+        return z.exp()
+
+    found, _ = tried(reference, {"x": X, "y": Y})
+    assert {"`z` were `y`", "`z` were `x`"} <= found.keys()
+    assert not any(words in ("`z` were `z`", "`x` were `x`", "`y` were `y`") for words in found)

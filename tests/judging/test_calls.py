@@ -725,3 +725,124 @@ def test_what_is_wrong_under_an_instrument_is_its_finding(monkeypatch, wrong, sa
     assert finding.check == Check.UNDER.of("races") and finding.message.startswith(said)
     assert finding.raised == raised and (finding.error is None) == (said != "y: ")
     assert tried == ["order", "races"] and j.outcome.instruments == ["order"]  # nothing is asked after a failure
+
+
+def test_two_calls_that_share_their_buffers_have_one_layout():
+    """Whatever else could change in the second of a pair, or nothing."""
+    case = case_of("layer_norm")
+    others = (replace(case, layouts=(("x", "sliced"), *case.layouts[1:])),)
+    nothing_drawn = replace(registry.contract("layer_norm"), mirrors=False)
+    made = calls.cases_of(ManyCalls(case, 16, others), nothing_drawn)
+    assert [dict(one.layouts)["x"] for one in made] == (["contiguous"] * 4 + ["sliced"] * 4) * 2
+    assert [one.seed - case.seed for one in made] == [1000 * number for number in range(1, 17)]
+
+
+def test_a_parameter_that_changes_the_shape_of_an_operand_has_buffers_of_its_own():
+    """`dloss` of the second call of a pair is one number, that of the first one for each row."""
+    contract, case = registry.contract("cross_entropy_backward"), case_of("cross_entropy_backward", rows=3, V=5)
+    each = replace(case, params=tuple({**case.param, "reduction": "none"}.items()))
+    trial, shapes = ManyCalls(case, 4, (each,)), []
+
+    class Recorder(InProcess):
+        def call(self, arguments, *given, **named):
+            shapes.append(tuple(arguments["dloss"].shape))
+            return Observed(values={"dlogits": None})
+
+    of = subject(None, "cross_entropy_backward", outputs=())
+    calls.many_calls(Judgement(of, trial, executor=Recorder(of)), trial)
+    assert [one.param["reduction"] for one in calls.cases_of(trial, contract)] == ["mean"] * 3 + ["none"]
+    assert shapes == [(), (), (), (3,)]
+
+
+def test_a_call_that_is_declined_is_not_among_the_earlier_ones():
+    """Nothing of it can have been kept."""
+    count = itertools.count(1)
+
+    def fn(x):
+        if next(count) == 3:
+            raise NotImplementedError("not these strides")
+        return softmax(x)
+
+    trial = ManyCalls(case_of(rows=3, cols=7), 4)
+    j = judgement(trial=trial, fn=fn)
+    calls.many_calls(j, trial)
+    cases = calls.cases_of(trial, SOFTMAX)
+    assert j.passes and j.earlier == [(f"call {number}", cases[number - 1]) for number in (1, 2, 4)]
+
+
+def test_memory_that_two_calls_return_is_a_finding_of_its_own():
+    """Its id is another than that of an output that lies in an operand's memory, and the same wherever it shows."""
+    kept = torch.zeros(3, 7)
+    for trial, further in ((ManyCalls(case_of(rows=3, cols=7), 2), calls.many_calls), (None, None)):
+        j = judgement(trial=trial, fn=lambda x: kept.copy_(softmax(x)))
+        if further is None:
+            calls.call_again(j, *first_call(j))
+        else:
+            further(j, trial)
+        (finding,) = [finding for finding in j.outcome.findings if finding.check == Check.ALIAS]
+        for detail, alike in (("twice", True), ("", False), ("x", False)):
+            other = j.again(debug=False)
+            other.find(Check.ALIAS, "", about="y", detail=detail)
+            assert (other.outcome.findings[0].id == finding.id) == alike
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_diagnosis_may_call(monkeypatch, again):
+    """The kernel on other cases, with the longest sums, with other NaN; once all of that costs too much, nothing."""
+    j, given = judgement(), {}
+    j.subject.compared["answers"] = 0 if again else call.COMPARED_WITH_FAULTS
+    monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: given.update(named) or {})
+    monkeypatch.setattr(call.causes, "of_call", lambda *args: {})
+    for module, name in (
+        (call, "_longest"),
+        (call.causes, "let_through"),
+        (call.causes, "on_case"),
+        (call.causes, "kept_from_first"),
+    ):
+        monkeypatch.setattr(module, name, lambda *args, name=name: (name, *args))
+    inputs = j.contract.build(j.case)
+    expected = j.contract.expected(inputs)
+    got = {"y": 2 * expected["y"].answer.float()}
+    verdicts = {"y": calls.compare.compare(got["y"], expected["y"], torch.float32)}
+    call._explain(j, inputs, got, expected, verdicts)
+    bad, other = verdicts["y"].bad, case_of(rows=5, cols=9)
+    told = given["longer"]("y"), given["idle"]("y", bad), given["call"](other), given["kept"](), given["mutants"]
+    assert told == (
+        (
+            ("_longest", j, "y"),
+            ("let_through", j, j.case, "y", got["y"], bad, expected["y"]),
+            ("on_case", j, other),
+            ("kept_from_first", j, j.case),
+            True,
+        )
+        if again
+        else (None, None, None, None, False)
+    )
+    assert j.subject.compared["answers"] == (1 if again else call.COMPARED_WITH_FAULTS + 1)
+
+
+def test_the_longest_sums_of_a_contract(monkeypatch):
+    """Of its sizes that have elements and are valid; of the values that the kernel gives there."""
+    sizes = [dict(M=2, K=k, N=3) for k in (5, 0, 70, 9, 300)]
+    monkeypatch.setattr(registry.contract("matmul"), "sizes", sizes)
+    monkeypatch.setattr(registry.contract("matmul"), "valid", lambda case: case.size["K"] < 300)
+    asked = []
+
+    def longest(fn):
+        j = Judgement(
+            subject(lambda a, b: asked.append(a.shape[1]) or fn(a, b), "matmul"), CaseTrial(case_of("matmul"))
+        )
+        return call._longest(j, "c")
+
+    got, expected = longest(torch.matmul)
+    assert asked == [70] and got.shape == (2, 3) == expected.answer.shape
+    assert torch.allclose(got.double(), expected.answer, atol=1e-4)
+    assert longest(lambda a, b: 1 / 0) is None and longest(lambda a, b: (a, b)) is None
+    assert longest(lambda a, b: None) is None and longest(lambda a, b: (a @ b)[:1]) is None
+    monkeypatch.setattr(registry.contract("matmul"), "sizes", sizes[1:2])
+    assert longest(torch.matmul) is None
+    monkeypatch.setattr(registry.contract("transpose"), "sizes", [dict(rows=2, cols=3)])
+    moved = Judgement(
+        subject(lambda x: x.t().contiguous(), "transpose"), CaseTrial(case_of("transpose", rows=2, cols=3))
+    )
+    assert call._longest(moved, "y") is None  # nothing is summed

@@ -984,3 +984,17 @@ def test_a_factor_fits_within_its_budget(off, factor, said):
     value[::10] += off * 0.01
     found = diagnosis._fitted(value, answer, tolerance, torch.ones(40, dtype=torch.bool), {}, 0.0)
     assert (found and found[1]) == said
+
+
+@pytest.mark.parametrize(
+    ("wrong_by", "apart_by", "near"),
+    [(8.0, 1.9, True), (8.0, 2.1, False), (3.0, 1.4, True), (3.0, 1.6, False), (1.2, 0.7, False)],
+)
+def test_a_mutant_is_as_near_as_two_budgets_and_half_of_the_error(wrong_by, apart_by, near):
+    case = case_of(4, 16)
+    right = Expected(torch.linspace(1, 2, 64, dtype=torch.float64).reshape(4, 16), extra=1e-3, drift=math.inf)
+    budget = diagnosis.budget.budget(right, torch.float32)
+    mine = (right.answer + wrong_by * budget).float()
+    other = (right.answer + (wrong_by + apart_by) * budget).float()
+    distance = diagnosis._distance(case, False, mine, right, compare.compare(mine, right, torch.float32), other)
+    assert distance == pytest.approx(apart_by, rel=0.01) if near else distance is None

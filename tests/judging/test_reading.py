@@ -1147,3 +1147,17 @@ def test_more_readings_than_can_be_named(monkeypatch):
     monkeypatch.setattr(reading, "_changes", changes)
     told = said("rms_norm", norm(lambda x, w, eps: rms(x, w.roll(1), eps)), rows=5, cols=7)
     assert told == "as if reading 0; or as if reading 1; or as if reading 2" and looked == list(range(9))
+
+
+def test_slices_along_the_last_of_four_axes():
+    contract, case = of_case("attention", B=2, Hq=2, Hkv=2, Sq=3, Sk=5, D=4)
+    right = contract.expected(contract.build(case))["o"]
+    got = right.answer.float()[..., [1, 0, 2, 3]]
+    bad = compare.compare(got, right, torch.float32).bad
+    read = reading._slices_read(contract, case, "o", got, bad, float("inf"), "v", "D")
+    assert read == {0: 1, 1: 0}
+
+
+def test_integers_are_counted_along_their_last_axis():
+    counted = reading._counted(torch.zeros(2, 3, dtype=torch.int64))
+    assert counted.tolist() == [[0, 1, 2]] * 2 and counted.is_contiguous() and counted.dtype is torch.int64
