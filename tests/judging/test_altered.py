@@ -759,3 +759,32 @@ def test_of_a_small_case_the_changes_that_explain_it_come_first():
     assert [text.partition(" (")[0] for text in told] == ["`torch.softmax(x, -1)` were not divided by its sum"]
     assert tried(lambda x: torch.softmax(x, -1)) == set()  # it is right there
     assert tried(powers, call=False) == tried(powers, end=-math.inf) == set()
+
+
+def test_an_output_of_a_dtype_of_its_own_is_compared_in_that():
+    """The statistics of 16-bit rows are float32: what is rounded to 16 bits is not the judge's answer."""
+    case, right = plain_case(registry.contract("softmax"), "bfloat16", "normal"), RIGHT * 1.003
+    wide, short = {"y": Expected(right, dtype=torch.float32)}, {"y": Expected(right)}
+    assert altered._right({"y": right}, wide, case, "y") and altered._right({"y": right}, short, case, "y")
+    rounded = {"y": right.bfloat16().double()}
+    assert altered._right(rounded, short, case, "y") and not altered._right(rounded, wide, case, "y")
+
+
+@pytest.mark.parametrize(("seeds", "named"), [((0, 1), True), ((0,), False)])
+def test_a_change_has_to_explain_other_values_too(monkeypatch, seeds, named):
+    """Though the kernel is right on the plain case, which then refutes nothing."""
+    contract = registry.contract("softmax")
+    wrong = [
+        contract.build(replace(plain_case(contract, "float32", "large", size=dict(rows=5, cols=33)), seed=seed))
+        for seed in seeds
+    ]
+
+    def fn(x):
+        return torch.softmax(x, -1) * (1.5 if any(torch.equal(x, one.arguments["x"]) for one in wrong) else 1.0)
+
+    monkeypatch.setattr(
+        altered,
+        "of_operations",
+        lambda plain: [Alteration("half more", {site: lambda o: o.out * 1.5 for site in plain.seen})],
+    )
+    assert said("softmax", fn, values="large", rows=5, cols=33) == ("as if half more" if named else None)

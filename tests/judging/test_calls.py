@@ -846,3 +846,22 @@ def test_the_longest_sums_of_a_contract(monkeypatch):
         subject(lambda x: x.t().contiguous(), "transpose"), CaseTrial(case_of("transpose", rows=2, cols=3))
     )
     assert call._longest(moved, "y") is None  # nothing is summed
+
+
+def test_an_answer_that_is_right_in_another_way_is_noted():
+    """As the literature has it otherwise; a note, by whose id it is told from wrong values."""
+    case = case_of(rows=3, cols=7)
+    right = SOFTMAX.expected(SOFTMAX.build(case))["y"]
+    other = replace(right, answer=2 * right.answer, note="twice the answer, as some have it")
+    either = replace(right, alternatives=[other])
+    found = []
+    for factor, count in ((1, 0), (2, 1), (3, 1)):
+        j = judgement()
+        verdict = call.check_output(j, j.contract.build(case), "y", factor * right.answer.float(), either)
+        assert len(j.outcome.findings) == count and j.outcome.fractions == {"y": verdict.fraction}
+        assert verdict.ok == j.passes == (factor < 3)
+        found += j.outcome.findings
+    note, wrong = found
+    assert (note.severity, note.check, note.about) == ("note", Check.VALUES, "y") and note.id != wrong.id
+    assert note.message == "y: twice the answer, as some have it" and wrong.severity == "failure"
+    assert wrong.error == verdict.fraction > 1 and note.error is None

@@ -244,3 +244,64 @@ def test_an_axis_that_moves_nothing_has_no_index_but_0():
     assert executor._index(wide, wide.data_ptr() + 3 * 4) is None
     column = torch.zeros(3, 2)[:, :1]
     assert executor._index(column, column.data_ptr() + 4) is None  # the column beside it
+
+
+def test_a_context_that_is_lost_says_so_to_every_further_call(monkeypatch):
+    """By the first line of CUDA's error; the first one is the reason for what follows."""
+    errors = []
+
+    def synchronize():
+        if errors:
+            raise RuntimeError(errors[-1])
+
+    monkeypatch.setattr(executor, "lost_context", [])
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert executor._lost("cuda") is None and executor.lost_context == []
+    errors.append("an illegal memory access\nCompile with debugging")
+    assert executor._lost("cpu") is None and executor.lost_context == []
+    assert executor._lost("cuda") == "an illegal memory access"
+    errors.append("unspecified launch failure")
+    assert executor._lost("cuda") == "unspecified launch failure"
+    assert executor.lost_context == ["an illegal memory access", "unspecified launch failure"]
+
+
+def test_a_call_on_a_gpu_is_waited_for(monkeypatch):
+    """Before its outputs are looked at; and once more after an error, whose consequences may come later."""
+    happened = []
+    monkeypatch.setattr(executor, "lost_context", [])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("waited for"))
+
+    def on_gpu(fn):
+        return InProcess(Subject("softmax", fn, "fn", "user@cuda", "cuda")).call({"x": X.clone()})
+
+    seen = on_gpu(lambda x: happened.append("called") or x * 2)
+    assert happened == ["called", "waited for"] and seen.lost is None and seen.on_host == ["y"]
+
+    def lost():
+        raise RuntimeError("an illegal memory access")
+
+    happened.clear()
+    assert on_gpu(lambda x: 1 / 0).lost is None and happened == ["waited for"]
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    for fn, raised in ((lambda x: 1 / 0, "ZeroDivisionError"), (lambda x: x * 2, "RuntimeError")):
+        seen = on_gpu(fn)
+        assert seen.raised.types[0] == raised and seen.lost == "an illegal memory access"
+
+
+def test_who_wrote_an_element_is_asked_of_the_backends_that_know(monkeypatch):
+    known = SimpleNamespace(of=lambda address: f"byte {address - outputs[-1].data_ptr()}")
+    outputs = []
+    offered = {
+        "silent": SimpleNamespace(),
+        "elsewhere": SimpleNamespace(writers=lambda device: None),
+        "paper": SimpleNamespace(writers=lambda device: contextlib.nullcontext(known) if device == "cpu" else None),
+    }
+    monkeypatch.setattr(registry, "behind", lambda target: tuple(offered))
+    monkeypatch.setattr(registry, "backend", lambda name: offered.get(name, SimpleNamespace()))
+
+    def fn(x):
+        outputs.append(x * 2)
+        return outputs[-1]
+
+    seen = call(fn, Manner(element=("y", (1, 1))))
+    assert seen.returned and seen.writer == "byte 16" and call(fn).writer is None

@@ -278,3 +278,18 @@ def test_further_calls_are_dropped():
     assert called_once(many) is many
     assert whole.id == case.id and ManyCalls(case, 5, sized=True).id == "calls-float32-3x33"
     assert (whole.kind, many.kind) == (Kind.CASE, Kind.CALLS)
+
+
+def test_sizes_of_which_the_mathematics_give_nothing_are_not_drawn(monkeypatch):
+    """As where one size has to be a multiple of another."""
+    whole, asked = SOFTMAX.expect, []
+
+    def expect(exact, params, **named):
+        asked.append(len(exact["x"]))
+        if len(exact["x"]) % 2:
+            raise ValueError("rows are even")
+        return whole(exact, params, **named)
+
+    monkeypatch.setattr(SOFTMAX, "expect", expect)
+    found = trials._of_drawn_sizes(SOFTMAX, [case_of(size=dict(rows=4, cols=5))], 3)
+    assert any(rows % 2 for rows in asked) and found and all(case.size["rows"] % 2 == 0 for case in found)
