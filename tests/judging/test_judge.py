@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, calls, diagnosis, executor, judge, trials
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED, Judgement, Outcome
 from touchstone.conformance.judging.trials import (
     CALLS,
     AsGraph,
@@ -29,6 +30,7 @@ from touchstone.conformance.judging.trials import (
 )
 from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
+from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.compare import worst
@@ -597,3 +599,103 @@ def test_many_calls_keep_to_what_a_target_can_work():
 
     assert calls(None) == calls(1e9) == [CALLS]
     assert calls(10.0) == [trials.FEWEST_CALLS]
+
+
+class Followed:
+    """A judgement of a trial whose further calls are only noted, after a first one that passes, fails or is none."""
+
+    def __init__(self, monkeypatch, trial, first="passes", beyond_grid=False, device="cpu"):
+        self.asked = []
+        about = replace(subject(softmax), device=device, target=f"user@{device}")
+        self.j = Judgement(about, trial)
+        if first == "failed":
+            self.j.find(Check.VALUES, "wrong")
+        self.first = None if first == "nothing" else judge._Call("inputs", "before", {"y": 1, "lse": 2})
+        named = "takes_long call_again call_under_instruments check_property as_graph many_calls invalid_call"
+        for name in f"{named} int64_index_output".split():
+            monkeypatch.setattr(judge.calls, name, partial(self._note, name))
+        monkeypatch.setattr(judge.undefined, "call_otherwise", partial(self._note, "call_otherwise"))
+        monkeypatch.setattr(judge, "_first_call", lambda j, late=False: self._note("late" if late else "first", j))
+        monkeypatch.setattr(type(self.j.contract), "is_beyond_grid", lambda contract, case: beyond_grid)
+        judge._run(self.j, trial)
+
+    def _note(self, name, j, *given):
+        assert j is self.j
+        self.asked.append((name, *given))
+        return self.first if name in ("first", "late") else name == "takes_long"
+
+
+def test_what_each_kind_of_trial_calls(monkeypatch):
+    prop, spoilt = Property("a", lambda *given: None), invalid(one_axis, ValueError, "x")
+    for trial, asked in (
+        (PropertyTrial(case(), prop), [("first",), ("check_property", prop, "inputs", (1, 2))]),
+        (OnStream(case()), [("late",)]),
+        (AsGraph(case()), [("as_graph",)]),
+        (ManyCalls(case(), 4), [("many_calls", ManyCalls(case(), 4))]),
+        (spoilt, [("invalid_call", spoilt.invalid)]),
+        (Int64Index(case()), [("int64_index_output",)]),
+    ):
+        followed = Followed(monkeypatch, trial)
+        assert followed.asked == asked
+        assert followed.j.outcome.instruments == (["current stream"] if isinstance(trial, OnStream) else [])
+    for first in ("failed", "nothing"):
+        assert Followed(monkeypatch, PropertyTrial(case(), prop), first).asked == [("first",)]
+    assert Followed(monkeypatch, OnStream(case()), "nothing").j.outcome.instruments == []
+
+
+def test_what_follows_a_call_on_a_case(monkeypatch):
+    again, under = ("call_again", "inputs", "before", {"y": 1, "lse": 2}), ("call_under_instruments", "inputs")
+    otherwise = ("call_otherwise", "inputs")
+    for watched, instrumented, asked in (
+        (False, False, [otherwise]),
+        (True, False, [again, otherwise]),
+        (False, True, [under, otherwise]),
+        (True, True, [again, under, otherwise]),
+    ):
+        trial = CaseTrial(case(), watched, instrumented)
+        assert Followed(monkeypatch, trial).asked == [("first",), *asked]
+        for first in ("failed", "nothing"):
+            assert Followed(monkeypatch, trial, first).asked == [("first",)]
+
+
+def test_a_case_with_many_rows_is_not_called_where_that_takes_long(monkeypatch):
+    trial = CaseTrial(case(), True, True)
+    assert Followed(monkeypatch, trial, beyond_grid=True).asked == [("takes_long",)]
+    on_gpu = Followed(monkeypatch, trial, beyond_grid=True, device="cuda").asked
+    assert on_gpu[0] == ("first",) and ("takes_long",) not in on_gpu
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_the_first_call_of_a_trial(monkeypatch, late):
+    """Its buffers are looked at before and after; where there is no room for them, or it returns not, it is none."""
+    manners, room = [], True
+    whole = judge.call.observe_call
+
+    def observe(j, inputs, **named):
+        manners.append(named)
+        if not room:
+            raise layouts.NoRoom("4 GiB")
+        return whole(j, inputs)
+
+    monkeypatch.setattr(judge.call, "observe_call", observe)
+    j = Judgement(subject(softmax), CaseTrial(case()))
+    first = judge._first_call(j, late=late)
+    assert manners == [{"late": late}] and torch.equal(first.values["y"], softmax(first.inputs.arguments["x"]))
+    assert first.before.keys() == {"x"} and first.inputs.placed["x"].unchanged(first.before["x"])
+    assert j.subject.compared["right up to"] == 1 and j.subject.passed == [j.case]
+    refuses = Judgement(subject(lambda x: 1 / 0), CaseTrial(case()))
+    assert judge._first_call(refuses) is None and not refuses.subject.recent
+    room = False
+    j = Judgement(subject(softmax), CaseTrial(case()))
+    assert judge._first_call(j) is None and (j.outcome.status, j.outcome.reason) == (DECLINED, "not run: 4 GiB")
+
+
+def test_after_a_context_was_lost_nothing_is_judged_on_the_gpu(monkeypatch):
+    called = []
+    monkeypatch.setattr(judge, "lost_context", ["an illegal memory access", "what followed"])
+    fn = lambda x: called.append(x) or softmax(x)  # noqa: E731
+    outcome = judge.run(replace(subject(fn), device="cuda", target="user@cuda"), CaseTrial(case()))
+    (finding,) = outcome.findings
+    assert finding.check == Check.CONTEXT and finding.message.endswith("since: an illegal memory access")
+    assert outcome.status == FAILED and not called and finding.requirement is None
+    assert judge.run(subject(fn), CaseTrial(case())).status == PASSED and called
