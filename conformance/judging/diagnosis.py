@@ -189,12 +189,8 @@ def matching_mutants(
             continue
         if time.monotonic() > end:
             break
-        with torch.no_grad():
-            try:
-                theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
-            except Exception:  # mutants may fail on a case in ways of their own
-                continue
-        if isinstance(theirs, str):
+        theirs = _given_by(mutant, contract, case)
+        if theirs is None:
             continue
         distances = {
             name: _distance(case, exact(contract, case, name), mine, expected[name], verdicts[name], theirs[name])
@@ -210,6 +206,16 @@ def matching_mutants(
         matches.sort(key=lambda match: match[:4])
         named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:NAMED]
     return named
+
+
+def _given_by(mutant: Planted, contract: Contract, case: Case) -> Mapping[str, Any] | None:
+    """What a mutant gives on a case, by output; None where it fails, or gives too much or too little."""
+    with torch.no_grad():
+        try:
+            theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
+        except Exception:  # mutants may fail on a case in ways of their own
+            return None
+    return None if isinstance(theirs, str) else theirs
 
 
 def held_again(
@@ -270,13 +276,9 @@ def _held(
         return near.fraction <= AGREEMENT or mutant.kind == "precision"
 
     for mutant in {id(m): m for name in names for m in found[name]}.values():
-        with torch.no_grad():
-            try:
-                theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
-            except Exception:  # mutants may fail on a case in ways of their own
-                theirs = ""
+        theirs = _given_by(mutant, contract, case)
         for name in names:
-            if mutant in found[name] and not isinstance(theirs, str) and not same(mutant, name, theirs.get(name)):
+            if mutant in found[name] and theirs is not None and not same(mutant, name, theirs.get(name)):
                 found[name].remove(mutant)
 
 
@@ -306,12 +308,8 @@ def not_refuted(
 
 def _is_wrong(contract: Contract, mutant: Planted, case: Case, expected: Mapping[str, Expected | None]) -> bool:
     """Whether a mutant gives wrong values on a case."""
-    with torch.no_grad():
-        try:
-            theirs = contract.by_name(contract.call(mutant.make(), contract.build(case).arguments))
-        except Exception:  # mutants may fail on a case in ways of their own
-            return True
-    if isinstance(theirs, str):
+    theirs = _given_by(mutant, contract, case)
+    if theirs is None:
         return True
     for name, right in expected.items():
         their = theirs.get(name)
@@ -726,7 +724,7 @@ def _fitted(value, answer, tolerance, bad, names: Mapping[str, float], unit: flo
         if share := _fits(value, answer + difference, tolerance, bad):
             return share, f"the answer {difference.item():+.4g}{_name(difference.item(), names, 1e-3)}"
     if value.ndim > 1 and value.shape[-1] >= 4 and int(told.sum()) >= 8:
-        safe = torch.where(told, value / torch.where(answer == 0, 1.0, answer), math.nan)
+        safe = torch.where(told, value / answer, math.nan)
         ratios = safe.nanmedian(-1, keepdim=True).values.nan_to_num(nan=1.0)
         if share := _fits(value, ratios * answer, tolerance * ratios.abs().clamp_min(1.0), bad):
             low, high = (float(r) for r in ratios[told.any(-1, keepdim=True)].aminmax())

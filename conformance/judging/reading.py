@@ -592,7 +592,7 @@ def _other_heads(
         if "Hkv" in contract.operand_axes(name, case).split()
     }
     wrong = bad.movedim(axes.index("Hq"), 0).reshape(heads, -1).any(1).nonzero().flatten().tolist()
-    for names in [list(of_keys), *([name] for name in of_keys if len(of_keys) > 1)]:
+    for names in dict.fromkeys([tuple(of_keys), *((name,) for name in of_keys)]):
         matches = _heads_read(contract, case, output, got, {name: of_keys[name] for name in names}, end)
         if matches is None:
             return None

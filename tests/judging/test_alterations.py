@@ -1,5 +1,6 @@
 """What is tried as a change of a reference: each in words, with what the reference gives then, worked out by hand."""
 
+import ast
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from touchstone.conformance.judging import operations
-from touchstone.conformance.judging.alterations import of_operations, of_words
+from touchstone.conformance.judging.alterations import _argument, of_operations, of_words
 from touchstone.conformance.judging.operations import Run, outputs_of
 
 F64 = torch.float64
@@ -733,3 +734,22 @@ def test_a_tensor_does_not_take_the_place_of_one_of_its_name():
     found, _ = tried(reference, {"x": X, "y": Y})
     assert {"`z` were `y`", "`z` were `x`"} <= found.keys()
     assert not any(words in ("`z` were `z`", "`x` were `x`", "`y` were `y`") for words in found)
+
+
+def test_of_seven_terms_the_first_four_are_more_than_half():
+    """Tiles of which there are not two are not looked at alone."""
+    seven = torch.linspace(1, 2, 14, dtype=F64).reshape(2, 7)
+    for reference, operands in (
+        (lambda a, b: a @ b, {"a": seven, "b": seven.t().contiguous()}),
+        (lambda x: x.sum(-1), {"x": seven}),
+    ):
+        alone = [words.partition(" were ")[2] for words in tried(reference, operands)[0] if words.endswith("alone")]
+        assert {words.replace(" terms", "") for words in alone if "of the first" in words} == {
+            "of the first 2 of 7 alone"
+        }
+
+
+def test_an_argument_as_it_is_written():
+    call = ast.parse("torch.where(m, x + 1, y)", mode="eval").body
+    assert [_argument(call, at) for at in range(4)] == ["m", "x + 1", "y", "the first"]
+    assert _argument(ast.parse("x + y", mode="eval").body, 0) == "the first"

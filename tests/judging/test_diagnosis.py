@@ -631,15 +631,15 @@ def test_steps_and_periods():
 
 
 def test_the_numbers_that_a_kernel_can_lose_at_a_size_or_parameter():
-    case = replace(case_of(4, 1), sizes=(("rows", 4), ("cols", 1), ("trailing", (2, 3))))
+    case = replace(case_of(9, 1), sizes=(("rows", 9), ("cols", 1), ("trailing", (2, 3))))
     found = diagnosis._case_constants(case)
     assert found == {
-        "rows": 4,
-        "1/rows": 0.25,
-        "sqrt(rows)": 2.0,
-        "1/sqrt(rows)": 0.5,
-        "rows/(rows - 1)": 4 / 3,
-        "(rows - 1)/rows": 0.75,
+        "rows": 9,
+        "1/rows": 1 / 9,
+        "sqrt(rows)": 3.0,
+        "1/sqrt(rows)": 1 / 3,
+        "rows/(rows - 1)": 9 / 8,
+        "(rows - 1)/rows": 8 / 9,
     }
     dropped = replace(case_of(1, 1), params=(("p", 0.2), ("q", 0.5), ("zero", 0.0), ("one", 1.0), ("n", 3)))
     assert diagnosis._case_constants(dropped) == pytest.approx(
@@ -808,6 +808,8 @@ def test_slices_that_hold_the_answer_of_others():
     assert told(rows((1, 3), (2, 4))) == (1.0, "the answer of another rows: that of 2 after")
     shown = "1 holds that of 3, 2 holds that of 5"
     assert told(rows((1, 3), (2, 5))) == (1.0, f"the answer of another rows: {shown}")
+    four = rows((0, 3), (1, 5), (2, 0), (5, 1))
+    assert told(four)[1].endswith(": 0 holds that of 3, 1 holds that of 5, 2 holds that of 0, 5 holds that of 1")
     many = rows((0, 3), (1, 5), (2, 0), (4, 3), (5, 1))
     assert told(many)[1].endswith("0 holds that of 3, 1 holds that of 5, 2 holds that of 0, 4 holds that of 3, ...")
     assert told(lambda got: got[:, 2].copy_(answer[:, 7])) == (1.0, "the answer of another cols: that of 7")
@@ -868,6 +870,11 @@ def test_sizes_on_which_a_mutant_is_compared_once_more():
     assert works[0] == max(work for work in within if work <= diagnosis.ANOTHER_SIZE)
     none = replace(contract, sizes=[dict(case.sizes)], also={})
     assert diagnosis._of_other_sizes(none, case) == []
+    long, longer = (SimpleNamespace(size=dict(rows=2, cols=cols)) for cols in (300, 400))
+    single = replace(none, also={"one": long, "another": longer})
+    assert [dict(other.sizes) for other in diagnosis._of_other_sizes(single, case)] == [longer.size]
+    both = replace(single, sizes=[dict(rows=3, cols=50)])
+    assert [dict(other.sizes) for other in diagnosis._of_other_sizes(both, case)] == [both.sizes[0], longer.size]
 
 
 def mutant_of(name, by, **options):
@@ -998,3 +1005,58 @@ def test_a_mutant_is_as_near_as_two_budgets_and_half_of_the_error(wrong_by, apar
     other = (right.answer + (wrong_by + apart_by) * budget).float()
     distance = diagnosis._distance(case, False, mine, right, compare.compare(mine, right, torch.float32), other)
     assert distance == pytest.approx(apart_by, rel=0.01) if near else distance is None
+
+
+@pytest.mark.parametrize(("slight", "told"), [(0.9, True), (1.1, False)])
+def test_rows_of_their_own_factors_leave_the_others_as_they_are(slight, told):
+    """A row that is barely wrong has the factor 1, within twice its budget; so has one plus a number of its own."""
+    answer = torch.linspace(10, 30, 60, dtype=torch.float64).reshape(6, 10) ** 1.5
+    tolerance, bad = torch.full_like(answer, 0.01), torch.ones(6, 10, dtype=torch.bool)
+    for change, said in (
+        (lambda row, n: row * n, "each row is a factor of its own times the answer, 2 to 6"),
+        (lambda row, n: row + n, "each row is the answer plus a number of its own, 2 to 6"),
+    ):
+        value = torch.stack([change(row, n) for n, row in enumerate(answer, 1)])
+        value[0] = answer[0] + slight * 0.01
+        found = diagnosis._fitted(value, answer, tolerance, bad, {}, 0.0)
+        assert found == ((1.0, said) if told else None)
+
+
+@pytest.mark.parametrize(
+    ("factor", "off", "told"), [(0.5, 0.9, True), (0.5, 1.2, False), (3.0, 2.9, True), (3.0, 3.1, False)]
+)
+def test_the_budget_of_a_row_grows_with_its_factor(factor, off, told):
+    answer = torch.linspace(10, 30, 60, dtype=torch.float64).reshape(6, 10) ** 1.5
+    tolerance, bad = torch.full_like(answer, 0.01), torch.ones(6, 10, dtype=torch.bool)
+    factors = torch.tensor([factor, 1.5, 1.7, 1.9, 2.1, 2.3], dtype=torch.float64)[:, None]
+    value = factors * answer
+    value[0, ::3] += off * 0.01  # four of the ten: the median of the row stays
+    found = diagnosis._fitted(value, answer, tolerance, bad, {}, 0.0)
+    assert (found is not None and found[1].startswith("each row is a factor of its own")) == told
+
+
+def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
+    drawn = {}
+
+    class Plot:
+        def __init__(self, **about):
+            drawn.update(about)
+
+        def __getattr__(self, name):
+            return lambda *given, **named: drawn.__setitem__(name, (given, named)) or self
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", SimpleNamespace(Figure=Plot))
+    fractions = torch.tensor([[0.01, 1.0, 100.0], [0.0, math.nan, 1.0]])
+    heatmap.picture(fractions, tmp_path / "map.png", "a title")
+    (shown,), about = drawn["imshow"]
+    assert shown.numpy().round(6).tolist() == [[-2, 0, 2], [-3, 3, 0]]
+    assert (about["vmin"], about["vmax"]) == (-3, 3)
+    assert about["extent"] == (-0.5, 2.5, 1.5, -0.5)
+    words = drawn["set_title"][0], drawn["set_xlabel"][0], drawn["set_ylabel"][0]
+    assert words == (("a title",), ("last axis",), ("first axis",)) and drawn["savefig"][0] == (tmp_path / "map.png",)
+    heatmap.picture(torch.ones(3, 2000, 5), tmp_path / "map.png")
+    assert drawn["imshow"][0][0].shape == (1000, 5) and drawn["imshow"][1]["extent"] == (-0.5, 4.5, 5999.5, -0.5)
+    assert (drawn["imshow"][1]["vmin"], drawn["imshow"][1]["vmax"]) == (-1, 1)
+    assert drawn["set_ylabel"][0] == ("other axes, folded",)
+    heatmap.picture(torch.ones(4), tmp_path / "map.svg")
+    assert drawn["set_ylabel"][0] == ("",)

@@ -68,7 +68,9 @@ def test_a_fill_is_all_that_operands_without_elements_ask_for():
 
 
 def test_memory_that_changed_behind_the_librarys_back():
-    assert told(returned(writer="program 0", unexplained={"y": "was changed"}), ASKED) == ["y was changed"]
+    j = judgement()
+    assert told(returned(writer="program 0", unexplained={"y": "was changed"}), ASKED, j) == ["y was changed"]
+    assert j.outcome.findings[0].about == "y"
 
 
 def test_what_the_process_notes_counts_whatever_the_library_may_do():

@@ -1161,3 +1161,30 @@ def test_slices_along_the_last_of_four_axes():
 def test_integers_are_counted_along_their_last_axis():
     counted = reading._counted(torch.zeros(2, 3, dtype=torch.int64))
     assert counted.tolist() == [[0, 1, 2]] * 2 and counted.is_contiguous() and counted.dtype is torch.int64
+
+
+def test_parameters_that_are_taken_for_others():
+    """Another of the options, and for a number one more and one less where that is no option already."""
+
+    def tried(op, params=(), **size):
+        contract, case = of_case(op, params=params, **size)
+        exact = contract.build(case).exact
+        found = [
+            text for text, _ in reading._changes(contract, case, exact) if text.partition(" were ")[0] in case.param
+        ]
+        return [text.replace(" were ", " ") for text in found]
+
+    size = dict(N=2, C=12, trailing=(5,))
+    sizes = [f"eps 1/sqrt({letter})" for letter in "NC"]
+    eps = [f"eps {other}, not 1e-05" for other in (0.001, 0.1, 0.0)]
+    groups = [f"groups {other}, not 3" for other in (1, 2, 6, 32, 4)]
+    assert tried("group_norm", {"groups": 3}, **size) == [*groups, *eps, *sizes]
+    assert tried("group_norm", {"groups": 6}, **size)[:6] == [f"groups {other}, not 6" for other in (3, 1, 2, 32, 7, 5)]
+    assert tried("rope", {"interleaved": True}) == ["interleaved False, not True"]
+
+
+def test_mathematics_that_give_nothing_tell_no_slices(monkeypatch):
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    got, bad = torch.ones(3, 5), torch.ones(3, 5, dtype=torch.bool)
+    monkeypatch.setattr(reading, "_answer", lambda *given: None)
+    assert reading._slices_read(contract, case, "y", got, bad, float("inf"), "weight", "cols") is None

@@ -9,9 +9,9 @@ import torch
 from touchstone.backends import NotRun
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import judge
-from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Outcome
-from touchstone.conformance.judging.requirements import asked, of_case
+from touchstone.conformance.judging import judge, requirements
+from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Judgement, Outcome
+from touchstone.conformance.judging.requirements import asked, of_call, of_case, settle
 from touchstone.conformance.judging.trials import CaseTrial, InvalidCall, ManyCalls, PropertyTrial, trials_of
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.checks import Check, Requirement
@@ -227,3 +227,82 @@ def test_float32_that_is_right_as_tf32_says_so():
     assert 'compute="tf32"' in finding.diagnosis.splitlines()[0]
     wrong = judge.run(subject(lambda a, b: 1.1 * (a @ b), "matmul"), plain)
     assert wrong.findings[0].passes_as is None
+
+
+def of_softmax(trial=None, **about) -> Judgement:
+    return Judgement(subject(softmax, **about), trial or CaseTrial(case()))
+
+
+def test_a_kernel_that_need_not_repeat_its_bits_is_not_said_to():
+    for deterministic, repeated, held in (
+        (True, True, ["determinism", "contract"]),
+        (True, False, ["contract"]),
+        (False, True, ["contract"]),
+    ):
+        j = of_softmax(deterministic=deterministic)
+        j.reached(*["repeat"] * repeated)
+        settle(j)
+        assert j.outcome.held == ["values", *held]
+
+
+def test_a_kernel_that_ends_its_process_is_called_no_more():
+    """Nor one whose failures are not looked into: what the case shows last is what is held against it."""
+    called = []
+    for alone, diagnosed, again in ((True, True, True), (True, False, False), (False, True, False)):
+        called.clear()
+        made = subject(lambda x: called.append(x) or softmax(x), diagnosed=diagnosed)
+        j = Judgement(made, CaseTrial(case(layout="transposed")))
+        j.find(Check.VALUES, "y: wrong")
+        j.find(Check.RAISED, "ValueError: no")
+        settle(j, alone=alone)
+        assert blamed(j.outcome) == ["layouts"] * 2 and len(called) == again  # both by one call
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "as_first", "requirement"),
+    [
+        (Check.CONTEXT, True, False, None),
+        (Check.DTYPE, True, False, "contract"),
+        (Check.VALUES, True, False, "determinism"),  # right by itself
+        (Check.VALUES, False, False, "determinism"),  # its values alone are blamed, which were right before
+        (Check.VALUES, False, True, "values"),
+        (Check.VALUES, True, True, "values"),
+    ],
+)
+def test_what_one_of_many_calls_is_held_against(monkeypatch, check, right, as_first, requirement):
+    first, other = case(), replace(case(), seed=5)
+    made = first if as_first else other
+    monkeypatch.setattr(requirements, "_right", lambda j, case: right)
+    monkeypatch.setattr(requirements, "_blamed", lambda j, case: Requirement.VALUES)
+    j = of_softmax(ManyCalls(first, 4))
+    j.find(check, "wrong")
+    of_call(j, j.outcome.findings, made, first)
+    assert blamed(j.outcome) == [requirement]
+    quiet = of_softmax(ManyCalls(first, 4), diagnosed=False)
+    quiet.find(check, "wrong")
+    of_call(quiet, quiet.outcome.findings, made, first)
+    assert blamed(quiet.outcome) == ["determinism" if requirement == "values" else requirement]
+
+
+def test_a_plainer_case_has_the_same_values(monkeypatch):
+    """Contiguous operands and operands for None, of what the case itself drew; the plain family in their place last."""
+    asked, wide = [], replace(case(), op="layer_norm", params=(("eps", 1e-5),))
+    monkeypatch.setattr(requirements, "_right", lambda j, case: asked.append(case) or False)
+
+    def of(values, x, bias):
+        asked.clear()
+        layouts = (("x", x), ("weight", "contiguous"), ("bias", bias))
+        made = replace(wide, values=values, layouts=layouts)
+        found = requirements._blamed(Judgement(subject(softmax, "layer_norm"), CaseTrial(made)), made)
+        return made, found, [(dict(one.layouts)["x"], dict(one.layouts)["bias"], one.drawn_as) for one in asked]
+
+    made, found, plainer = of("normal", "contiguous", "contiguous")
+    assert (found, plainer) == (Requirement.VALUES, [])
+    made, found, plainer = of("normal", "transposed", "contiguous")
+    assert (found, plainer) == (Requirement.VALUES, [("contiguous", "contiguous", made.id)])
+    made, found, plainer = of("normal", "contiguous", "none")
+    assert (found, plainer) == (Requirement.VALUES, [("contiguous", "contiguous", made.id)])
+    made, found, plainer = of("normal", "transposed", "none")
+    assert plainer == [("contiguous", "none", made.id), ("contiguous", "contiguous", made.id)]
+    made, found, plainer = of("one_nan", "contiguous", "contiguous")
+    assert found is Requirement.VALUES and [one.values for one in asked] == ["normal"]

@@ -119,3 +119,31 @@ def test_a_kernel_that_raises_on_what_shows_gets_a_note_too(language):
     outcome = judged(fn, strict=False)
     assert outcome.status == PASSED
     assert "else IndexError: far away" in outcome.findings[0].message
+
+
+def test_a_failure_names_a_few_places_and_of_a_kernel_the_first_few_failures_do(language):
+    """Of six places the first four; of four failing calls the first three."""
+
+    def fn(x):
+        return softmax(x) + sum(language.read(f"k.py:{line}") for line in range(1, 7))
+
+    kernel = Subject("softmax", fn, "fn", "user@cpu", "cpu", strict=True)
+    case = Case("softmax", "float32", (("rows", 5), ("cols", 33)), "normal", (("x", "contiguous"),), (), 0)
+    told = [judge.run(kernel, CaseTrial(case)).findings[0].diagnosis.splitlines() for _ in range(4)]
+    named = [[line for line in lines if line.startswith("undefined: ")] for lines in told]
+    assert named[0] == [f"undefined: k.py:{line}: a read of nothing" for line in range(1, 5)]
+    assert [len(lines) for lines in named] == [4, 4, 4, 0]
+
+
+def test_places_beyond_a_few_are_not_tried_one_by_one(language):
+    """Each of ten is needed: the first eight are said to be."""
+    reads = []
+
+    def fn(x):
+        reads.append([language.read(f"k.py:{line}") for line in range(10)])
+        return softmax(x) + sum(reads[-1])
+
+    notes = judged(fn, strict=False).findings
+    assert [note.message.partition(": ")[0] for note in notes] == [f"k.py:{line}" for line in range(8)]
+    assert [sum(map(math.isnan, each)) for each in reads[-9:]] == [10, *[1] * 8]
+    assert len({note.id for note in notes}) == 8
