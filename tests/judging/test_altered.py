@@ -766,6 +766,8 @@ def test_an_output_of_a_dtype_of_its_own_is_compared_in_that():
     case, right = plain_case(registry.contract("softmax"), "bfloat16", "normal"), RIGHT * 1.003
     wide, short = {"y": Expected(right, dtype=torch.float32)}, {"y": Expected(right)}
     assert altered._right({"y": right}, wide, case, "y") and altered._right({"y": right}, short, case, "y")
+    beyond = {"y": Expected(torch.full((3, 4), 7e4, dtype=torch.float64))}  # as in float16: infinite
+    assert altered._right({"y": beyond["y"].answer}, beyond, replace(case, dtype="float16"), "y")
     rounded = {"y": right.bfloat16().double()}
     assert altered._right(rounded, short, case, "y") and not altered._right(rounded, wide, case, "y")
 
@@ -788,3 +790,19 @@ def test_a_change_has_to_explain_other_values_too(monkeypatch, seeds, named):
         lambda plain: [Alteration("half more", {site: lambda o: o.out * 1.5 for site in plain.seen})],
     )
     assert said("softmax", fn, values="large", rows=5, cols=33) == ("as if half more" if named else None)
+
+
+def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):
+    def powers(x):
+        return (x - x.amax(-1, keepdim=True)).exp()
+
+    def told(small):
+        monkeypatch.setattr(altered, "_explain_a_small_case", lambda *given: small)
+        return said("softmax", powers, rows=5, cols=73)
+
+    plain = told(set())
+    assert plain.startswith("as if `torch.softmax(x, -1)` were not divided by its sum (softmax.py:")
+    monkeypatch.setattr(altered, "WORK_LIMIT", 1.0)
+    assert told(set()) is None
+    monkeypatch.setattr(altered, "MUCH", 0.0)
+    assert told(set()) is None and told({plain.removeprefix("as if ")}) == plain

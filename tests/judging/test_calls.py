@@ -96,7 +96,7 @@ def test_a_second_call_that_gives_something_else(second, said):
 def test_a_second_call_that_is_right():
     j = judgement()
     calls.call_again(j, *first_call(j))
-    assert not j.outcome.findings and {"repeat", "held outputs", "library calls"} <= set(j.outcome.instruments)
+    assert not j.outcome.findings and j.outcome.instruments == ["library calls", "repeat", "held outputs"]
     assert [manner.watched for manner in j.executor.manners] == [False, True]
     assert [manner.poison for manner in j.executor.manners] == [None, calls.probe.PATTERNS[1]]
 
@@ -324,6 +324,7 @@ def test_whether_many_rows_take_long(monkeypatch, seconds, long):
 
     j = judgement(fn=slow, trial=CaseTrial(case_of(rows=64 * 100, cols=2)))
     assert calls.takes_long(j) is long
+    assert len(j.executor.manners) == 2  # the first of which compiles
     if long:
         assert messages(j) == [
             "not called with them: float32-100x2-normal took 0.5 s here, and 64 times as many rows would take 32 s"
@@ -865,3 +866,23 @@ def test_an_answer_that_is_right_in_another_way_is_noted():
     assert (note.severity, note.check, note.about) == ("note", Check.VALUES, "y") and note.id != wrong.id
     assert note.message == "y: twice the answer, as some have it" and wrong.severity == "failure"
     assert wrong.error == verdict.fraction > 1 and note.error is None
+
+
+def test_after_each_of_many_calls_the_latest_outputs_are_looked_at_and_at_the_end_all():
+    looked = []
+    j = judgement(trial=ManyCalls(case_of(rows=3, cols=7), 10))
+    j.executor.reread = lambda tensors: looked.append(len(tensors))
+    calls.many_calls(j, j.trial)
+    assert j.passes and looked == [*range(1, calls.HELD), *[calls.HELD] * (10 - calls.HELD), 10]
+    assert j.outcome.instruments[:4] == ["allocator poison", "global state", "input guards", "inputs unchanged"]
+
+
+def test_families_that_a_size_has_not_are_no_reason_against_a_precision(monkeypatch):
+    case, asked, of_first = case_of("matmul", M=4, K=5, N=6), [], case_of("matmul").sizes
+    j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case))
+    monkeypatch.setattr(j.contract, "valid", lambda case: case.values not in j.contract.exact)
+    monkeypatch.setattr(call.causes, "on_case", lambda j, case: asked.append(case) or {"c": None})
+    monkeypatch.setattr(call.causes, "is_right", lambda j, case, name, got, answer: case.sizes != of_first)
+    assert call._right_with_others(j, case, ["c"], "tf32", 2) and len(asked) == 4
+    monkeypatch.setattr(call.causes, "on_case", lambda j, case: None)
+    assert not call._right_with_others(j, case, ["c"], "tf32", 2)  # it gives nothing to compare

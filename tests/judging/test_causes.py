@@ -573,3 +573,24 @@ def test_an_earlier_answer_of_which_nothing_shows_is_not_named(monkeypatch):
     answers[other.seed] = Expected(torch.ones(3, 7, dtype=torch.float64))
     monkeypatch.setattr(causes, "_instead", lambda j, other, case: "")
     assert causes._of_earlier_calls(j, case, values, wrong, None) == {"y": "the answer of an earlier call, call 2"}
+
+
+def test_where_no_further_call_can_be_made_what_is_found_is_given():
+    case = case_of(rows=3, cols=7)
+    inputs, expected = SOFTMAX.build(case), SOFTMAX.expected(SOFTMAX.build(case))
+    for fn, again in ((lambda x: 2 * softmax(x), False), (lambda x: 1 / 0, True)):
+        j = judgement(fn, case)
+        values = {"y": 2 * expected["y"].answer.float()}
+        verdicts = {"y": compare.compare(values["y"], expected["y"], torch.float32)}
+        assert causes.of_call(j, inputs, values, expected, verdicts, (), again=again) == {}
+
+
+def test_a_call_that_is_wrong_alone_is_looked_for_on_a_cheap_case(monkeypatch):
+    """The first that was right: of 64 calls on it none is wrong."""
+    shapes, cheap, case = [], case_of(rows=2, cols=3), case_of(rows=3, cols=7)
+    j = judgement(lambda x: shapes.append(tuple(x.shape)) or softmax(x), case)
+    j.subject.held_first.append((1, cheap))
+    monkeypatch.setattr(causes, "_first_of_new_sizes", lambda j, case: None)
+    assert "call 5 alone" in causes._once(j, case, 5) and shapes == [(2, 3)] * causes.CALLS
+    j.subject.held_first.clear()
+    assert "call 5 alone" in causes._once(j, case, 5) and shapes[-1] == (3, 7)

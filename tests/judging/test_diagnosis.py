@@ -1049,7 +1049,7 @@ def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
     fractions = torch.tensor([[0.01, 1.0, 100.0], [0.0, math.nan, 1.0]])
     heatmap.picture(fractions, tmp_path / "map.png", "a title")
     (shown,), about = drawn["imshow"]
-    assert shown.numpy().round(6).tolist() == [[-2, 0, 2], [-3, 3, 0]]
+    assert shown.round(6).tolist() == [[-2, 0, 2], [-3, 3, 0]]
     assert (about["vmin"], about["vmax"]) == (-3, 3)
     assert about["extent"] == (-0.5, 2.5, 1.5, -0.5)
     words = drawn["set_title"][0], drawn["set_xlabel"][0], drawn["set_ylabel"][0]

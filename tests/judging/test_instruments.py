@@ -681,6 +681,15 @@ def test_what_the_library_has_copied_is_explained_by_what_it_was_copied_from():
     assert watch.unexplained(made) is watch.unexplained(into) is watch.unexplained(into.view(2, 3)) is None
 
 
+def test_a_part_that_the_library_has_copied_explains_the_whole():
+    with probe.Watch() as watch:
+        y = torch.empty(6)
+        with backends.running():
+            y.fill_(1)
+        y[2:].copy_(torch.ones(4) * 3)
+    assert watch.unexplained(y) is None
+
+
 def test_without_a_launch_nothing_was_changed_after_one():
     with probe.Watch() as watch:
         y = torch.empty(4)

@@ -32,7 +32,7 @@ from touchstone.conformance.reporting import earlier
 from touchstone.conformance.reporting.report import Report
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import plain_case, plan
-from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.compare import worst
 from touchstone.conformance.spec.contract import Case, Invalid, Property
 
@@ -699,3 +699,10 @@ def test_after_a_context_was_lost_nothing_is_judged_on_the_gpu(monkeypatch):
     assert finding.check == Check.CONTEXT and finding.message.endswith("since: an illegal memory access")
     assert outcome.status == FAILED and not called and finding.requirement is None
     assert judge.run(subject(fn), CaseTrial(case())).status == PASSED and called
+
+
+def test_a_finding_is_held_against_what_it_is_said_to_be():
+    j = Judgement(subject(softmax), CaseTrial(case()))
+    j.find(Check.VALUES, "wrong", requirement=Requirement.OFFSETS)
+    j.find(Check.VALUES, "wrong")
+    assert [finding.requirement for finding in j.outcome.findings] == [Requirement.OFFSETS, None]

@@ -265,6 +265,7 @@ def test_a_property_is_left_out_with_the_case_on_which_it_calls():
     elsewhere = Property("elsewhere", lambda *given: None, elsewhere=lambda case: replace(case, dtype="float16"))
     trial = PropertyTrial(case_of(), elsewhere)
     assert narrow([trial], Narrowing(dtypes=["float32"])) == ([], {"left out by dtypes": 1})
+    assert narrow([trial], Narrowing(dtypes=["float16"])) == ([], {"left out by dtypes": 1})
     assert narrow([trial], Narrowing(dtypes=["float32", "float16"])) == ([trial], {})
     plain = PropertyTrial(case_of(), Property("plain", lambda *given: None))
     assert narrow([plain], Narrowing(dtypes=["float32"])) == ([plain], {})
@@ -293,3 +294,11 @@ def test_sizes_of_which_the_mathematics_give_nothing_are_not_drawn(monkeypatch):
     monkeypatch.setattr(SOFTMAX, "expect", expect)
     found = trials._of_drawn_sizes(SOFTMAX, [case_of(size=dict(rows=4, cols=5))], 3)
     assert any(rows % 2 for rows in asked) and found and all(case.size["rows"] % 2 == 0 for case in found)
+
+
+def test_a_size_of_just_so_much_work_runs_under_instruments_besides(monkeypatch):
+    monkeypatch.setattr(trials, "INSTRUMENTED_SIZES", 1)
+    short, long = (case_of(size=dict(rows=2, cols=cols)) for cols in (3, 90))
+    for limit, cases in ((SOFTMAX.work(long), {short, long}), (SOFTMAX.work(long) - 1, {short})):
+        monkeypatch.setattr(trials, "INSTRUMENTED_WORK", limit)
+        assert trials._instrumented(subject(), [short, long], False) == cases
