@@ -1060,3 +1060,39 @@ def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
     assert drawn["set_ylabel"][0] == ("other axes, folded",)
     heatmap.picture(torch.ones(4), tmp_path / "map.svg")
     assert drawn["set_ylabel"][0] == ("",)
+
+
+@pytest.mark.parametrize(("roundings", "few"), [(1.0, True), (8.0, True), (8.5, False), (60.0, False)])
+def test_a_few_partial_sums_are_off_by_no_more_than_eight_roundings(monkeypatch, roundings, few):
+    monkeypatch.setattr(diagnosis, "_roundings", lambda *given: roundings)
+    answer = torch.linspace(10, 20, 64, dtype=torch.float64).reshape(4, 16)
+    expected = Expected(answer, parts=[(torch.full((4, 16), 4096.0), torch.full((4, 16), 30.0))])
+    got = (answer + torch.where(torch.arange(64) % 3 == 0, -3.0, 3.0).reshape(4, 16)).bfloat16()
+    verdict = compare.compare(got, expected, torch.bfloat16)
+    said = diagnosis.short_sums(got, expected, case_of(4, 16, "bfloat16"), verdict, lambda: (got, expected))
+    assert said.startswith("no further off than") and ("a few partial sums" in said) == few
+
+
+@pytest.mark.parametrize(("work", "tried"), [(1e7, True), (1.1e7, False)])
+def test_mutants_are_run_on_cases_of_little_work_that_passed(monkeypatch, work, tried):
+    """On the latest four of the case's dtype."""
+    case = case_of()
+    passed = [replace(case, seed=seed, dtype="float16" if seed == 3 else "float32") for seed in range(1, 8)]
+    monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
+    run = []
+    own = planted("own", lambda x: run.append(x) or softmax(x))
+    got = 2 * softmax(SOFTMAX.build(case).arguments["x"])
+    verdict = compare.compare(got, SOFTMAX.expected(SOFTMAX.build(case))["y"], torch.float32)
+    assert diagnosis.not_refuted(SOFTMAX, case, [own], got, verdict, passed) == [own]
+    latest = [SOFTMAX.build(one).arguments["x"] for one in passed[-diagnosis.PASSED_TRIED :]]
+    assert len(run) == (4 if tried else 0) and all(map(torch.equal, run, latest))
+
+
+@pytest.mark.parametrize(("count", "told"), [(64, True), (65, False)])
+def test_of_many_wrong_rows_none_is_looked_for_elsewhere(count, told):
+    answer = torch.arange(700, dtype=torch.float64).reshape(70, 10) ** 1.3
+    got = answer.clone()
+    got[:count] = answer[1 : count + 1]
+    bad = (got - answer).abs() > 1e-3
+    said = diagnosis._elsewhere(got, answer, torch.full_like(answer, 1e-4), bad, ("rows", "cols"))
+    assert said == ((1.0, "the answer of another rows: that of 1 after") if told else None)
