@@ -678,7 +678,16 @@ def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
     assert not any(words.startswith(("`x` were `y[:1]`", "`y[:1]` were `x`")) for words in found)
 
 
-@pytest.mark.parametrize("param", [dict(p=0.0, seed=1, offset=0), dict(p=1.0, seed=1, offset=0), dict(p=0.5, seed=1)])
+@pytest.mark.parametrize(
+    "param",
+    [
+        dict(p=0.0, seed=1, offset=0),
+        dict(p=1.0, seed=1, offset=0),
+        dict(p=0.5, seed=1),
+        dict(p=0.5, offset=0),
+        dict(seed=1, offset=0),
+    ],
+)
 def test_no_random_words_are_asked_for(param):
     case = SimpleNamespace(param=param, size={"cols": 4})
     assert list(of_words(SimpleNamespace(outputs=["y"], output_axes=lambda *_: "cols"), case)) == []
