@@ -156,7 +156,7 @@ def _uses(operation: Operation) -> Iterator[_Use]:
     text = expression_of(operation.site)
     node = None if text is None else ast.parse(text, mode="eval").body
     written: list[ast.expr] = []
-    if isinstance(node, ast.BinOp) and all(isinstance(arg, torch.Tensor) for arg in operation.args[:2]):
+    if isinstance(node, ast.BinOp) and all(isinstance(arg, torch.Tensor) for arg in operation.args):
         written = [node.left, node.right]
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
