@@ -409,6 +409,31 @@ def test_maps_of_little():
     assert " |.1.|" in heatmap.text(torch.tensor([0.5, 2.0, 1.0]))
 
 
+def test_a_map_of_few_characters():
+    """A tile is as small as it can be; what lies beyond the last element counts for nothing."""
+    fractions = torch.zeros(2, 3, 5)
+    fractions[0, 0, 1], fractions[0, 1, 4], fractions[1, 0, 0] = math.nan, 1.01, 10
+    fractions[1, 1, 2], fractions[1, 2, 3] = 10.1, 1e12
+
+    def told(**options):
+        heading, *rows, legend = heatmap.text(fractions, **options).splitlines()
+        assert legend == heatmap.LEGEND
+        return heading.partition(" down")[2], rows
+
+    rows = ["0,0 |.#...|", "0,1 |....1|", "0,2 |.....|", "1,0 |1....|", "1,1 |..2..|", "1,2 |...9.|"]
+    assert told() == told(width=5, height=6) == ("", rows)
+    each = "; 2 x 3 elements per character"
+    assert told(width=2, height=4) == (each, ["0,0 |#1|", "0,2 |1.|", "1,1 |29|"])
+    assert told(width=1, height=1) == ("; 6 x 5 elements per character", ["0,0 |#|"])
+    assert told(width=5, height=5)[0] == "; 2 x 1 elements per character"
+    assert told(width=4, height=6)[0] == "; 1 x 2 elements per character"
+    assert heatmap.text(torch.tensor([True, False])).splitlines()[:2] == ["axis 0 0..1 to the right", " |#.|"]
+    assert heatmap.text(torch.tensor(0.5)).splitlines()[:2] == ["one element", " |.|"]
+    heading, *rows, _ = heatmap.text(torch.zeros(21, 65)).splitlines()
+    assert heading.endswith("; 2 x 2 elements per character") and rows[4:6] == [f" 8 |{'.' * 33}|", f"10 |{'.' * 33}|"]
+    assert heatmap.text(torch.zeros(20, 64)).splitlines()[0] == "axis 1 0..63 to the right, axis 0 down"
+
+
 @pytest.mark.parametrize("options", [dict(width=0), dict(height=0), dict(axes=("rows",))])
 def test_a_map_of_wrong_size(options):
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -1049,9 +1074,12 @@ def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
     fractions = torch.tensor([[0.01, 1.0, 100.0], [0.0, math.nan, 1.0]])
     heatmap.picture(fractions, tmp_path / "map.png", "a title")
     (shown,), about = drawn["imshow"]
-    assert shown.round(6).tolist() == [[-2, 0, 2], [-3, 3, 0]]
-    assert (about["vmin"], about["vmax"]) == (-3, 3)
-    assert about["extent"] == (-0.5, 2.5, 1.5, -0.5)
+    assert shown.tolist() == [pytest.approx(row) for row in ([-2, 0, 2], [-3, 3, 0])]
+    extent = (-0.5, 2.5, 1.5, -0.5)
+    tiles = dict(aspect="auto", interpolation="nearest")  # each cell of one colour, whatever the shape
+    assert about == dict(cmap="coolwarm", vmin=-3, vmax=3, extent=extent, **tiles)
+    assert drawn["colorbar"][1]["label"].startswith("log10(error / budget)")
+    assert drawn["layout"] == "constrained" and drawn["figsize"] == (8, 5)
     words = drawn["set_title"][0], drawn["set_xlabel"][0], drawn["set_ylabel"][0]
     assert words == (("a title",), ("last axis",), ("first axis",)) and drawn["savefig"][0] == (tmp_path / "map.png",)
     heatmap.picture(torch.ones(3, 2000, 5), tmp_path / "map.png")
@@ -1060,6 +1088,9 @@ def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
     assert drawn["set_ylabel"][0] == ("other axes, folded",)
     heatmap.picture(torch.ones(4), tmp_path / "map.svg")
     assert drawn["set_ylabel"][0] == ("",)
+    for rows, shown in ((1024, 1024), (1025, 513)):
+        heatmap.picture(torch.ones(rows, 2), tmp_path / "map.png")
+        assert drawn["imshow"][0][0].shape == (shown, 2)
 
 
 @pytest.mark.parametrize(("roundings", "few"), [(1.0, True), (8.0, True), (8.5, False), (60.0, False)])

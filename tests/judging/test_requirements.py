@@ -12,7 +12,16 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge, requirements
 from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Judgement, Outcome
 from touchstone.conformance.judging.requirements import asked, of_call, of_case, settle
-from touchstone.conformance.judging.trials import CaseTrial, InvalidCall, ManyCalls, PropertyTrial, trials_of
+from touchstone.conformance.judging.trials import (
+    AsGraph,
+    CaseTrial,
+    Int64Index,
+    InvalidCall,
+    ManyCalls,
+    OnStream,
+    PropertyTrial,
+    trials_of,
+)
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.contract import Case
@@ -306,3 +315,34 @@ def test_a_plainer_case_has_the_same_values(monkeypatch):
     assert plainer == [("contiguous", "none", made.id), ("contiguous", "contiguous", made.id)]
     made, found, plainer = of("one_nan", "contiguous", "contiguous")
     assert found is Requirement.VALUES and [one.values for one in asked] == ["normal"]
+
+
+ALONE = {
+    **dict.fromkeys((Check.CONTEXT, Check.CANARY, Check.HONESTY), None),
+    **dict.fromkeys((Check.DTYPE, Check.DEVICE, Check.STRIDES, Check.ALIAS, Check.INPUTS), Requirement.CONTRACT),
+    **dict.fromkeys((Check.STATE, Check.LIBRARY, Check.INVALID, Check.HELD, Check.GRAPH), Requirement.CONTRACT),
+    **dict.fromkeys((Check.REPEAT, Check.UNDER), Requirement.DETERMINISM),
+}
+
+
+@pytest.mark.parametrize("check", Check)
+def test_what_each_check_is_held_against(monkeypatch, check):
+    """What a check does not decide, the trial does, or a plainer case."""
+    about, blame = [Requirement.SPECIAL, Requirement.LAYOUTS], lambda case: Requirement.EMPTY
+
+    def of(trial, error=None, **given):
+        j = of_softmax(trial)
+        j.find(check.of("races") if check is Check.UNDER else check, "wrong", error=error, **given)
+        return requirements._requirement(j, j.outcome.findings[0], about, blame)
+
+    decided = check in ALONE
+    first, invalid = case(), registry.contract("softmax").invalid[0]
+    assert of(CaseTrial(first)) == ALONE.get(check, Requirement.EMPTY)
+    assert of(CaseTrial(first), severity="note") == ALONE.get(check, Requirement.SPECIAL)
+    assert of(ManyCalls(first, 4)) == of(Int64Index(first)) == ALONE.get(check, Requirement.SPECIAL)
+    assert of(InvalidCall(first, invalid)) == (ALONE[check] if ALONE.get(check, "") is None else Requirement.CONTRACT)
+    if check is Check.REPEAT:  # a second call that is wrong, not just another
+        assert of(CaseTrial(first), error=2.0) == Requirement.EMPTY
+    for right, said in ((True, Requirement.CONTRACT), (False, Requirement.EMPTY)):
+        monkeypatch.setattr(requirements, "_right", lambda j, case, right=right: right)
+        assert of(OnStream(first)) == of(AsGraph(first)) == (ALONE[check] if decided else said)
