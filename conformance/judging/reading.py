@@ -463,7 +463,7 @@ def _holds(
     change: Change,
     where: Where,
     values: Mapping[str, Any] | None,
-    few: bool = False,
+    few: bool,
 ) -> bool:
     """Whether a change explains what the kernel gives on another case too, and would show there. Where there is nothing
     to compare, what explains all of an output is not refuted, unless that is but a `few` elements."""

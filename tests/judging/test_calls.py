@@ -886,3 +886,17 @@ def test_families_that_a_size_has_not_are_no_reason_against_a_precision(monkeypa
     assert call._right_with_others(j, case, ["c"], "tf32", 2) and len(asked) == 4
     monkeypatch.setattr(call.causes, "on_case", lambda j, case: None)
     assert not call._right_with_others(j, case, ["c"], "tf32", 2)  # it gives nothing to compare
+
+
+@pytest.mark.parametrize(
+    ("manner", "seen", "left"),
+    [
+        (PLAIN, Observed(settings=["a", "b"]), ["a", "b"]),
+        (Manner(state=True), Observed(settings=["a", "b"]), []),  # a finding of its own
+        (PLAIN, replace(raised(RAISES), settings=["a"]), []),
+    ],
+)
+def test_settings_that_a_call_leaves_changed_are_kept_for_the_end(manner, seen, left):
+    j = judgement(seen)
+    assert j.call(j.contract.build(j.case).arguments, manner) is seen
+    assert list(j.left) == left

@@ -1127,3 +1127,10 @@ def test_of_many_wrong_rows_none_is_looked_for_elsewhere(count, told):
     bad = (got - answer).abs() > 1e-3
     said = diagnosis._elsewhere(got, answer, torch.full_like(answer, 1e-4), bad, ("rows", "cols"))
     assert said == ((1.0, "the answer of another rows: that of 1 after") if told else None)
+
+
+def test_a_mutants_answer_has_the_budget_of_the_right_one_and_of_what_it_moves_by():
+    right = Expected(torch.tensor([[3.0, 1.0, 2.0]], dtype=torch.float64), extra=0.25)
+    moved = diagnosis._moved_to(right, torch.tensor([[5.0, 1.0, -2.0]]))
+    assert moved.answer.tolist() == [[5, 1, -2]] and moved.answer.dtype is torch.float64 and moved.drift == math.inf
+    assert (moved.extra - 0.25).tolist() == [pytest.approx([2 * diagnosis.ROUNDED, 0, 4 * diagnosis.ROUNDED])]

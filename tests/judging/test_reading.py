@@ -977,7 +977,7 @@ def test_what_a_change_tells_on_another_case():
     for nothing in (None, {}, {"y": None}):
         assert holds(nothing) and not holds(nothing, rows) and not holds(nothing, (), few=True)
     by_none = reading._other_operand("weight", lambda w: w[:3])  # of which the mathematics give nothing
-    assert not reading._holds(contract, case, "y", by_none, (), {"y": right})
+    assert not reading._holds(contract, case, "y", by_none, (), {"y": right}, few=False)
 
 
 def test_slices_that_read_those_of_others():
@@ -1188,3 +1188,22 @@ def test_mathematics_that_give_nothing_tell_no_slices(monkeypatch):
     got, bad = torch.ones(3, 5), torch.ones(3, 5, dtype=torch.bool)
     monkeypatch.setattr(reading, "_answer", lambda *given: None)
     assert reading._slices_read(contract, case, "y", got, bad, float("inf"), "weight", "cols") is None
+
+
+def test_two_operands_that_are_exchanged_leave_the_others():
+    _, case = of_case("rms_norm", rows=3, cols=5)
+    x, weight, bias = (torch.full((2,), value) for value in (1.0, 2.0, 3.0))
+    exchanged, params = reading._exchanged("x", "bias")({"x": x, "weight": weight, "bias": bias}, case)
+    assert exchanged == {"x": bias, "weight": weight, "bias": x} and params == case.param
+
+
+@pytest.mark.parametrize(("cols", "told"), [(32, True), (33, False)])
+def test_of_many_slices_none_is_looked_for_in_others(cols, told):
+    contract, case = of_case("rms_norm", rows=3, cols=cols)
+    exact = contract.build(case).exact
+    order = [1, 0, *range(2, cols)]
+    read = {**exact, "weight": exact["weight"][order]}
+    got = contract.expect(read, case.param, dtype=torch.float32, compute=None)["y"].answer.float()
+    bad = compare.compare(got, contract.expected(contract.build(case))["y"], torch.float32).bad
+    found = reading._slices_read(contract, case, "y", got, bad, float("inf"), "weight", "cols")
+    assert found == ({0: 1, 1: 0} if told else None)
