@@ -1,12 +1,16 @@
 """The process of a kernel: what it says at first, how operands and outputs lie in memory that is told to the judge."""
 
+import os
+import py_compile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.processes import in_a_fork
 from touchstone.conformance.discovery import launching
+from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import executing, wire
 from touchstone.conformance.isolation.executing import NEAR, _Memory, _Mirror, _Place
@@ -114,6 +118,15 @@ def test_an_argument_is_the_same_tensor_as_long_as_it_has_its_name(shared):
     assert torch.equal(usual, first) and usual.storage_offset() == 0 and usual.untyped_storage().nbytes() == 14
 
 
+def test_an_argument_lies_where_its_part_of_a_mirror_does(shared):
+    there = shared.bytes(0, 1100)
+    there[:] = torch.arange(1100) % 251
+    mirror = _Mirror(there, wire.Part("uint8", (2, 3), (10, 1), 1030), "cpu")
+    mirror.fetch()
+    told = wire.TensorAt(5, 0, "uint8", (2, 3), (10, 1), 1030)
+    assert calls(shared)._argument(told, [mirror], False).tolist() == there[1030:].as_strided((2, 3), (10, 1)).tolist()
+
+
 def test_of_which_numbers_a_slot_is():
     def dtype(*told, number=0):
         arguments = {str(n): value for n, value in enumerate(told)}
@@ -182,6 +195,23 @@ def test_a_function_that_is_there_and_one_that_does_not_fit(shared):
     assert found is None and told["refused"].startswith("fn: ") and "softmax is called as fn(x)" in told["refused"]
     own = Subject("softmax", lambda x, y: x, "fn", "triton@cpu", "cpu", own=True)
     assert introduced(shared, lambda: own)[1] == {"ready": True}
+
+
+def test_what_an_untrusted_author_s_file_imports_is_read_from_its_source(tmp_path):
+    """Bytecode of another text lies beside it, which Python would take for this one's: size and time are the same."""
+    beside, mine = tmp_path / "beside_of_untrusted.py", tmp_path / "mine.py"
+    mine.write_text(f"import {beside.stem}\n\ndef fn():\n    return {beside.stem}.VALUE\n")
+
+    def value(untrusted):
+        subject = Subject("softmax", FileFunction(mine, "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+        return executing.opened(subject).fn()
+
+    for text in ("VALUE = 1\n", "VALUE = 2\n"):
+        beside.write_text(text)
+        os.utime(beside, (1e9, 1e9))
+        if text.endswith("1\n"):
+            py_compile.compile(str(beside))
+    assert [in_a_fork(lambda: value(untrusted), tmp_path) for untrusted in (False, True)] == [1, 2]
 
 
 def request(**about):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.processes import output_of
 from touchstone import backends
 from touchstone.backends import Reached
 from touchstone.conformance.isolation import guarded, hidden, tripwires
@@ -376,6 +377,28 @@ def test_hidden_memory_by_its_states():
     assert free.secret and free.written and not free._here.any() and free._there[2] == 8
     free.fill(np.ones(8, np.uint8))
     assert not free.secret and free._here.tolist() == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("offsets", "strays"), [((0,), False), ((47, 0), False), ((-1, 0), True), ((0, 48), True), ((), False)]
+)
+def test_which_addresses_a_kernel_strays_to(operand, told, offsets, strays):
+    given, x, memory = operand
+    with Host([memory], DRAW), backends.running():
+        for tell in backends.strayed:
+            tell(np.array([x.data_ptr() + offset for offset in offsets], np.int64))
+    assert [note.startswith("has a kernel write to memory") for note in told] == [True] * strays
+
+
+def test_under_the_mode_torch_imports_no_compiler():
+    code = """
+import sys, numpy, torch
+from touchstone.conformance.isolation.hidden import Host
+with Host([], numpy.random.default_rng()):
+    torch.zeros(3) + 1
+print("torch._dynamo" in sys.modules)
+"""
+    assert output_of(code).split() == ["False"]
 
 
 def test_a_storage_that_was_given_other_memory_is_left_alone(operand):

@@ -130,6 +130,38 @@ def test_a_supervisor_ends_as_the_candidate_did():
         assert os.waitstatus_to_exitcode(ended_like(int(number))) == -number
 
 
+def test_a_supervisor_leaves_no_core_of_its_own(tmp_path, monkeypatch):
+    def ends_like_a_crash():
+        seen = []
+        resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+        with monkeypatch.context() as patched:
+            patched.setattr(inside.os, "kill", lambda *which: seen.append(resource.getrlimit(resource.RLIMIT_CORE)))
+            patched.setattr(inside.time, "sleep", lambda seconds: None)
+            patched.setattr(inside.os, "_exit", seen.append)
+            inside._end_like(int(signal.SIGSEGV))
+        return seen
+
+    assert in_a_fork(ends_like_a_crash, tmp_path) == [[0, 0], inside.UNCONFINED]
+
+
+@pytest.mark.parametrize(
+    ("measure", "fails"), [(Measure.LANDLOCK, "_landlock"), (Measure.LIMITS, "_limit"), (Measure.SYSTEM_CALLS, None)]
+)
+def test_what_cannot_be_restricted_is_the_fault_of_a_measure(settings, monkeypatch, tmp_path, measure, fails):
+    def fail(*given):
+        raise OSError("not here")
+
+    monkeypatch.setattr(*((inside, fails) if fails else (inside.kernel, "install_filter")), fail)
+
+    def restricted():
+        try:
+            inside._restrict(settings(measures=frozenset({measure})), os.dup(1), 0)
+        except Failed as failed:
+            return [failed.measure.value, failed.reason]
+
+    assert in_a_fork(restricted, tmp_path) == [measure.value, "not here"]
+
+
 def test_an_end_is_mirrored_from_what_init_says():
     def mirrored(status, said):
         read, write = os.pipe()

@@ -86,6 +86,13 @@ def test_float16_overflow_by_its_numbers():
     assert passes(INF, 65400.0, wide)
 
 
+def test_a_wider_number_is_held_to_where_its_dtype_overflows():
+    """65600 ± 48.046875: with as much again as is missing, the smallest number that is allowed rounds to infinity."""
+    for extra, ok in ((31.953125, False), (31.96875, True), (31.9375, False)):
+        expected = Expected(f64(65600.0), extra=extra)
+        assert compare(f64(65600.0), expected, torch.float16).ok == ok
+
+
 def test_exact_families_are_compared_bit_by_bit():
     expected = Expected(f64(3.0, 5.0), parts=[(1000, 1000.0)])
     off = torch.tensor([3.0, math.nextafter(5.0, 6.0) + 2.0**-21])

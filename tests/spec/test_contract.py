@@ -179,6 +179,12 @@ def test_a_mirrored_operand_keeps_its_border_and_sums():
     assert contract.build(case_of(rows=0, cols=6, mirrored="x")).exact["x"].numel() == 0
 
 
+@pytest.mark.parametrize("changed", [dict(mirrored="x"), dict(altered="x")])
+def test_an_operand_that_is_none_stays_none(changed):
+    without = made(values={"plain": lambda d: {"x": None, "n": torch.zeros(4)}})
+    assert without.build(case_of(rows=4, cols=6, **changed)).exact["x"] is None
+
+
 def test_an_altered_operand_has_another_number_in_one_place():
     contract = made()
     plain, changed = (contract.build(case_of(rows=4, cols=6, altered=name)).exact["x"] for name in (None, "x"))
