@@ -383,7 +383,7 @@ def test_hidden_memory_by_its_states():
     ("offsets", "strays"), [((0,), False), ((47, 0), False), ((-1, 0), True), ((0, 48), True), ((), False)]
 )
 def test_which_addresses_a_kernel_strays_to(operand, told, offsets, strays):
-    given, x, memory = operand
+    _, x, memory = operand
     with Host([memory], DRAW), backends.running():
         for tell in backends.strayed:
             tell(np.array([x.data_ptr() + offset for offset in offsets], np.int64))
