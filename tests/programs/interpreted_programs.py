@@ -202,6 +202,54 @@ def dots_over_fewer_than_16_products_are_refused():
         _dot_error(torch.ones(16, 8).half(), torch.ones(8, 16).half())
 
 
+@triton.jit
+def _dot_onto(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, K: tl.constexpr):
+    m, k = tl.arange(0, 16), tl.arange(0, K)
+    a = tl.load(a_ptr + m[:, None] * K + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * 16 + m[None, :])
+    c = c_ptr + m[:, None] * 16 + m[None, :]
+    tl.store(c, tl.dot(a, b, tl.load(c), input_precision=PRECISION, out_dtype=c_ptr.dtype.element_ty))
+
+
+@program("dot", NEVER)
+def dots_add_to_what_they_are_given():
+    """Small integers, whose sums are exact in every type and precision."""
+    half, single = torch.float16, torch.float32
+    kinds = [(half, half), (half, single), (torch.bfloat16, single), (torch.int8, torch.int32)]
+    precisions = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+    for dtype, wide, precision in [*((*kind, None) for kind in kinds), *((single, single, each) for each in precisions)]:
+        a, b = torch.randint(-3, 4, (16, 64)), torch.randint(-3, 4, (64, 16))
+        given = torch.randint(-9, 10, (16, 16))
+        c = given.to(wide)
+        _dot_onto[(1,)](a.to(dtype), b.to(dtype), c, precision, 64)
+        _same(c, given + a @ b)
+
+
+@triton.jit
+def _dot_scaled_by_one(a_ptr, b_ptr, scale_ptr, c_ptr, FORMAT: tl.constexpr, REST: tl.constexpr):
+    m, k, scales = tl.arange(0, 32), tl.arange(0, 64), tl.arange(0, 2)
+    a = tl.load(a_ptr + m[:, None] * 64 + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * 32 + m[None, :])
+    scale = tl.load(scale_ptr + m[:, None] * 2 + scales[None, :])
+    c = c_ptr + m[:, None] * 32 + m[None, :]
+    if REST:
+        tl.store(c, tl.dot_scaled(b.trans(1, 0), scale, "e4m3", a.trans(1, 0), None, FORMAT, tl.load(c)))
+    else:
+        tl.store(c, tl.dot_scaled(a, None, FORMAT, b, scale, "e4m3", tl.load(c)))
+
+
+@program("dot", NEVER)
+def scaled_dots_beside_16_bits_are_of_their_type():
+    """1 + 2^-10 is a number of float16 on either side, and of bfloat16 there is none near it."""
+    b, scale = torch.ones(64, 32).to(torch.float8_e4m3fn), torch.full((32, 2), 128, dtype=torch.uint8)
+    for dtype, name, value in ((torch.float16, "fp16", 1 + 2**-10), (torch.bfloat16, "bf16", 1 + 2**-7)):
+        a, c = torch.full((32, 64), value, dtype=dtype), torch.full((32, 32), 3.0)
+        for swapped in (False, True):
+            c.fill_(3)
+            _dot_scaled_by_one[(1,)](a, b, scale, c, name, swapped)
+            _same(c, torch.full((32, 32), 3 + 2 * 64 * value))
+
+
 @program("arithmetic", fixed=(3, 9))
 def maximum_skips_nan():
     nan = float("nan")
@@ -213,6 +261,22 @@ def maximum_skips_nan():
 def fma_rounds_once():
     x, y = torch.tensor([-1 - 2**-12]), torch.tensor([1 + 2**-12])  # float32 rounds the product's -2^-24 away
     _same(_run_binary("fma", x, y), torch.tensor([-(2**-12) - 2**-24]))
+
+
+@triton.jit
+def _of_booleans(out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = i >= 2, (i & 1) == 1
+    tl.store(out_ptr + i, (a + b).to(tl.int32))
+    tl.store(out_ptr + N + i, (a - b).to(tl.int32))
+    tl.store(out_ptr + 2 * N + i, (a * b).to(tl.int32))
+
+
+@program("arithmetic")
+def booleans_are_numbers_of_one_bit():
+    out = torch.empty(3, 4, dtype=torch.int32)
+    _of_booleans[(1,)](out, 4)
+    assert out.tolist() == [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
 
 
 @triton.jit

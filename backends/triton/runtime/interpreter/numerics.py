@@ -248,14 +248,9 @@ def _to_bf16(x: np.ndarray) -> np.ndarray:
 def _arithmetic() -> None:
     def binary_op(self, lhs, rhs, op):
         left, right, scalar = lhs.data, rhs.data, lhs.dtype.scalar
-        output = op(left, right)
-        if output.dtype == left.dtype:
-            if left.dtype != np.bool_ or op not in (np.add, np.subtract, np.multiply):
-                return TensorHandle(output, scalar)
-            return TensorHandle((op(left.astype(np.int8), right.astype(np.int8)) & 1).astype(np.bool_), scalar)
-        if not stock._validate_np_data_size(output, scalar):
-            output = output.astype(stock._get_np_dtype(scalar))
-        return TensorHandle(output, scalar)
+        if left.dtype == np.bool_ and op in (np.add, np.subtract):
+            op = np.not_equal
+        return TensorHandle(op(left, right), scalar)
 
     def clampf(self, arg, low, high, propagate_nan):
         if propagate_nan == stock._ir.PROPAGATE_NAN.ALL:
