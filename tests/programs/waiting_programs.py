@@ -250,20 +250,26 @@ def reading_one_place_many_times_is_no_deadlock():
 
 
 @triton.jit
-def _looks_and_writes(flag_ptr, x_ptr, ticket_ptr, n):
+def _looks_and_writes(flag_ptr, x_ptr, ticket_ptr, n, BY: tl.constexpr):
     begin = tl.atomic_add(ticket_ptr, 1)
     for turn in range(n):
         tl.load(flag_ptr, volatile=True)
-        tl.store(x_ptr + tl.program_id(0), turn)
+        if BY == "store":
+            tl.store(x_ptr + tl.program_id(0), turn)
+        elif BY == "atomic":
+            tl.atomic_add(x_ptr + tl.program_id(0), 1)
+        else:
+            tl.atomic_add(x_ptr + tl.program_id(0) + 3 * tl.arange(0, 2), 1)
     end = tl.atomic_add(ticket_ptr, 1)
     tl.store(x_ptr + tl.program_id(0), end - begin)
 
 
 @program
 def a_program_that_writes_between_its_reads_does_not_wait():
-    apart = torch.zeros(3, dtype=torch.int32)
-    _looks_and_writes[(3,)](torch.zeros(1, dtype=torch.int32), apart, torch.zeros(1, dtype=torch.int32), 20)
-    assert apart.tolist() == [1, 1, 1]  # no other program went on in between
+    for by in ("store", "atomic", "atomics"):
+        apart, flag, ticket = (torch.zeros(n, dtype=torch.int32) for n in (6, 1, 1))
+        _looks_and_writes[(3,)](flag, apart, ticket, 20, by)
+        assert apart[:3].tolist() == [1, 1, 1]  # no other program went on in between
 
 
 @triton.jit

@@ -268,8 +268,7 @@ def _lanes(mask: Any, shape: tuple[int, ...]) -> np.ndarray | None:
     """The active lanes as a bool array, None where all are; Triton passes a handle or (block loads of 3.7) an array."""
     if mask is None:
         return None
-    lanes = mask if isinstance(mask, np.ndarray) else mask.data
-    lanes = lanes if lanes.dtype == np.bool_ else lanes.astype(np.bool_)
+    lanes = np.asarray(mask if isinstance(mask, np.ndarray) else mask.data, np.bool_)
     if lanes.all():
         return None
     return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
