@@ -217,12 +217,13 @@ def dots_add_to_what_they_are_given():
     half, single = torch.float16, torch.float32
     kinds = [(half, half), (half, single), (torch.bfloat16, single), (torch.int8, torch.int32)]
     precisions = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
-    for dtype, wide, precision in [*((*kind, None) for kind in kinds), *((single, single, each) for each in precisions)]:
+    given = [(*kind, None) for kind in kinds] + [(single, single, each) for each in precisions]
+    for dtype, wide, precision in given:
         a, b = torch.randint(-3, 4, (16, 64)), torch.randint(-3, 4, (64, 16))
-        given = torch.randint(-9, 10, (16, 16))
-        c = given.to(wide)
+        before = torch.randint(-9, 10, (16, 16))
+        c = before.to(wide)
         _dot_onto[(1,)](a.to(dtype), b.to(dtype), c, precision, 64)
-        _same(c, given + a @ b)
+        _same(c, before + a @ b)
 
 
 @triton.jit
