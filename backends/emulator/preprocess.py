@@ -234,7 +234,7 @@ def headers_for(words: set[str], asked: Sequence[str]) -> list[str]:
         elif folder == "cub" and "/" in header:
             last = [CUB] if folder in words else last
         elif header in _HOST_ONLY:
-            continue
+            pass
         elif header == "cuda/mdspan":  # the rest of it calls the host's API
             out += ["cuda/std/mdspan"] if "mdspan" in words else []
         elif folder in ("cuda", "thrust", "cooperative_groups") and "/" in header:

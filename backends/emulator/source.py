@@ -167,17 +167,14 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
 
 def _declarator(text: str) -> tuple[int, int] | None:
     """Where the declared name lies in "float tile[32][33]"."""
-    stop = len(text)
-    depth = 0
-    for position, char in enumerate(text):
-        if char in "<({":
-            depth += 1
-        elif char in ">)}":
-            depth -= 1
-        elif char in "[=" and depth == 0:
-            stop = position
+    position = depth = 0
+    while position < len(text):
+        char = text[position]
+        if char in "[=" and depth == 0:
             break
-    words = list(_WORD.finditer(text, 0, stop))
+        depth += (char == "<") - (char == ">")
+        position = _closing(text, position) if char in "({" else position + 1  # where > is no bracket
+    words = list(_WORD.finditer(text, 0, position))
     return words[-1].span() if len(words) > 0 else None
 
 

@@ -275,6 +275,12 @@ def test_the_fields_of_a_structure():
     ]
     assert read.fields("Inner", types) == ["low", "high"]
     assert read.fields("Kind", types) == read.fields("Either", types) == read.fields("gone", types) == []
+    apart = Text(
+        "struct L { int low; }; struct S : public L, L {"
+        " union { int a; float b; } one; struct { int c, d; } two; enum { E } kind; union { int e, f; }; int n; };"
+    )
+    known = {name: d for d in apart.declarations for name in d.names}
+    assert apart.fields("S", known) == ["low", "low", "one", "two.c", "two.d", "kind", "e", "n"]
     forward = Text("struct S; struct R { R next; int n; };")
     known = {name: d for d in forward.declarations for name in d.names}
     assert forward.fields("S", known) == []

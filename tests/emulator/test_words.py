@@ -289,6 +289,8 @@ def test_addresses_of_arrays_in_a_list():
     named = {region.name: region for region in made.regions}
     assert set(named) == {"rows", "rows[0]", "rows[2]"} and named["rows"].bytes == 24
     assert struct.unpack("<QQQ", ctypes.string_at(table, 24)) == (named["rows[0]"].start, 0, named["rows[2]"].start)
+    untyped = arguments.Packing("k", ([x],), [Parameter(8, b"p", 8, b"0", b"x", 8)], ("rows",), {})  # void**, as one
+    assert [region.name for region in untyped.regions] == ["rows[0]", "rows"]
     for argument, parameter, says in (
         ([x], ADDRESS, "k: rows: expected an array, got a list; pointers to pointers take lists"),
         ([x, 3], inner, r"k: rows\[1\]: expected an array or None, got int"),
@@ -356,6 +358,8 @@ def test_what_shares_memory_is_moved_together_and_comes_back():
     assert [float(view[0]) for view in views] == [5.0] * 3
     fixed = arguments.Packing("k", (odd,), pointer[:1], "x", {}, [base])
     assert fixed.regions[0].start == odd.data_ptr() and fixed.moves == []
+    elsewhere = arguments.Packing("k", (odd.numpy(),), pointer[:1], "x", {}, [torch.zeros(9), torch.zeros(9)])
+    assert elsewhere.moves or odd.numpy().base.ctypes.data % 256 == 0
     readable = np.zeros(100, np.float32)[1:]
     readable.flags.writeable = False
     read = arguments.Packing("k", (readable,), pointer[:1], "x", {})
@@ -457,6 +461,39 @@ def test_rows_of_an_argument_with_gaps(shape, strides, rows):
     assert Argument("x", 0, 4096, 4, shape, strides).rows == rows
 
 
+def test_the_memory_that_a_message_names():
+    for kind, name, found in (
+        (1, b"", "y"),
+        (2, b"tile", "the shared array tile"),
+        (2, b"", "the dynamic shared memory"),
+        (3, b"", "the variable table"),
+        (5, b"", "what the kernel allocated"),
+        (6, b"tile", "the shared array tile"),
+    ):
+        assert findings.region_name(LOADED, Report(region_kind=kind, region_index=0, name=name), REGIONS) == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "steps", "accepted"),
+    [
+        ((256, 16), (256, 16), (8, 1), True),
+        ((256, 16), (257, 16), (1, 1), False),
+        ((256, 16), (0, 16), (1, 1), False),
+        ((256, 16), (256, 16), (9, 1), False),
+        ((256, 16), (256, 16), (0, 1), False),
+        ((256, 16), (16,), (1, 1), False),
+        ((256, 16), (16, 16), (1,), False),
+    ],
+)
+def test_the_boxes_that_a_driver_takes(shape, box, steps, accepted):
+    array = np.zeros(shape, np.float32)
+    if accepted:
+        assert (TensorMap(array, box, 0, steps).box, len(TensorMap(array, box, 0, steps).encoded(64))) == (box, 128)
+    else:
+        with pytest.raises(ValueError, match="^box, steps: expected "):
+            TensorMap(array, box, 0, steps)
+
+
 def test_how_far_two_answers_are_apart():
     one = torch.tensor([1.0, 2.0, 0.0, torch.nan, torch.inf])
     two = torch.tensor([1.0, 2.0 + 3 * 2.0**-22, 0.0, torch.nan, torch.inf])
@@ -504,6 +541,10 @@ DECLARATIONS = {
     "Pair<a, Pair<b, c>> d[3][4]": "d",
     "unsigned long long count": "count",
     "int b = 3": "b",
+    "int b = c": "b",
+    "float a[N]": "a",
+    "Pair<int[N], (N > M)> a[N]": "a",
+    "decltype(b[N]) a[N]": "a",
 }
 
 
