@@ -46,6 +46,169 @@ def test_what_is_missing_is_said_instead_of_a_command(monkeypatch):
     assert compiler.command() == ["g++"]
 
 
+class Machine:
+    """One with a compiler of which is known what it says of itself, and a store that keeps nothing for long."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.kept, self.built, self.version = folder, [], [], "g++ 13"
+        monkeypatch.setattr(compiler, "command", lambda: ["c++", "-m64"])
+        monkeypatch.setattr(compiler, "store", lambda: self)
+        monkeypatch.setattr(compiler, "cuda_headers", lambda: folder)
+        monkeypatch.setattr(compiler, "processor_flags", lambda: ("-mfma",))
+        monkeypatch.setattr(compiler, "build", lambda command, output, what: self.build(command, output, what))
+        monkeypatch.setattr(compiler, "_version", lambda command, path: self.answer(command, path, self.version))
+        monkeypatch.setattr(compiler, "_takes", lambda command, flag, path: self.answer(command, path, True))
+
+    def answer(self, command, path, value):
+        assert (command, path) == (("c++", "-m64"), os.environ.get("PATH"))
+        return value
+
+    def file(self, name, make):
+        self.kept.append(name)
+        output = self.folder / str(len(self.kept)) / name
+        output.parent.mkdir()
+        make(output)
+        return output
+
+    def build(self, command, output, what):
+        self.built.append((command, output.name, what))
+        output.touch()
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_the_engine_is_a_library_with_a_name_of_its_own(machine):
+    paths = [compiler.engine(), compiler.engine(portable=True)]
+    machine.version = "g++ 14"
+    paths.append(compiler.engine())
+    assert len({path.name for path in paths}) == 3 and [path.name for path in paths] == machine.kept
+    for (command, _, what), path, portable in zip(machine.built, paths, (False, True, False), strict=True):
+        assert command[:2] == ["c++", "-m64"] and what == "the emulator's engine"
+        assert command[-2:] == [f"-Wl,-soname,{path.name}", str(compiler.ENGINE / "engine.cpp")]
+        needed = {
+            "-std=c++17",
+            "-O2",
+            "-g1",
+            "-fPIC",
+            "-shared",
+            "-fno-sanitize=all",
+            "-fvisibility=hidden",
+            "-pthread",
+        }
+        assert set(command[2:-2]) == needed | ({"-DTOUCHSTONE_UCONTEXT=1"} if portable else set())
+
+
+def test_a_kernel_is_compiled_after_its_header_and_then_linked(machine):
+    path = compiler.kernel("half x; // touchstone_torch.h cuda_bf16.h", "a/soft max.cu", machine.folder / "engine.so")
+    header, compiled, linked = machine.built
+    assert header[0][:2] == compiled[0][:2] == linked[0][:2] == ["c++", "-m64"]
+    flags = [*compiler._flags(), "-isystem", compiler._torch_headers()]
+    first = machine.folder / "2" / machine.kept[1]
+    assert header[0][2:-1] == [*flags, "-x", "c++-header"] and header[1:] == (
+        f"{first.name}.gch",
+        "the emulator's header",
+    )
+    assert first.read_text() == "".join(f"#include <{n}.h>\n" for n in ("touchstone", "cuda_fp16", "cuda_bf16"))
+    source = path.parent / "source/soft max.cu"
+    assert compiled[0][2:] == [*flags, "-include", str(first), "-x", "c++", "-c", str(source)]
+    assert compiled[1:] == ("kernel.o", "a/soft max.cu") and linked[1:] == (path.name, "a/soft max.cu")
+    assert source.read_text().startswith("half x;") and path.name.startswith("soft_max_")
+    own = ["-shared", "-O2", "-fno-sanitize=all", "-pthread", str(source.parent / "kernel.o")]
+    assert linked[0][2:] == [*own, str(machine.folder / "engine.so"), "-lm", "-Wl,-z,now"]
+
+
+def test_a_kernels_library_is_named_by_all_that_it_is_made_of(machine):
+    given = ("int x;", "k.cu", machine.folder / "engine.so", False)
+    others = [("int y;", 0), ("m.cu", 1), (machine.folder / "other.so", 2), (True, 3)]
+    names = [compiler.kernel(*given).name]
+    for value, place in others:
+        names.append(compiler.kernel(*given[:place], value, *given[place + 1 :]).name)
+    machine.version = "g++ 14"
+    names.append(compiler.kernel(*given).name)
+    (machine.folder / "cuda.h").write_text("a later release")
+    compiler._state_of.cache_clear()
+    names.append(compiler.kernel(*given).name)
+    assert len(set(names)) == len(names) == 7
+    assert compiler.kernel(*given).name == names[-1]
+    compiler._state_of.cache_clear()
+
+
+def test_what_is_compiled_before_any_kernel(machine):
+    found = compiler.beginnings()
+    assert [path.suffix for path in found] == [".so", ".h", ".h"] and found[1] != found[2]
+    assert ["cuda_fp16.h" in path.read_text() for path in found[1:]] == [False, True]
+    machine.version = "clang version 18"  # which finds no header by itself
+    machine.built.clear()
+    header, flags = compiler.first_header(True)
+    assert machine.built == [] and header.suffix == ".h" and flags == compiler._flags()
+    assert compiler.made_by() == ("c++", "-m64", "clang version 18")
+
+
+def test_flags_by_which_kernels_are_compiled(machine):
+    assert compiler._flags()[:2] == ["-ftrivial-auto-var-init=pattern", "-std=c++17"]
+    assert compiler._flags("c++20", zeroed=True)[:2] == ["-ftrivial-auto-var-init=zero", "-std=c++20"]
+    assert {"-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-mfma"} <= set(compiler._flags())
+    assert compiler._flags()[-4:] == ["-isystem", str(machine.folder), "-isystem", f"{machine.folder}/cccl"]
+    assert compiler._anywhere([f"-I{machine.folder}/x"])[0] == f"-I{compiler.CUDA_HEADERS}/x"
+    for version, has, lacks in (
+        ("g++ 13", "-fsanitize=bounds", "-fsanitize=array-bounds"),
+        ("clang version 18", "-fsanitize=array-bounds", "-fsanitize=bounds"),
+    ):
+        machine.version = version
+        flags = compiler.sanitizers(["c++", "-m64"])
+        assert flags[:3] == ["-fsanitize=thread", "-fsanitize=alignment", "-fsanitize-recover=alignment"]
+        assert has in flags and has.replace("sanitize", "sanitize-recover") in flags and lacks not in flags
+    assert flags[-4:] == [
+        *("-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1")
+    ]  # fmt: skip
+    later = ("requires x", "concept C", "consteval int f();", "std::bit_cast<int>(x)", "#include <span>")
+    assert [compiler._standard(text) for text in later] == ["c++20"] * 5
+    assert compiler._standard("int requirements;") == "c++17"
+
+
+def test_why_nothing_can_be_compiled(monkeypatch):
+    monkeypatch.setattr(compiler, "compiler", lambda: None)
+    monkeypatch.setenv("CXX", "gone++")
+    assert compiler.why_not() == "the compiler that CXX names, 'gone++', is not found"
+    monkeypatch.delenv("CXX")
+    assert compiler.why_not().startswith("no C++ compiler is found: install g++ or clang++")
+    monkeypatch.setattr(compiler, "compiler", lambda: ["g++"])
+    monkeypatch.setattr(compiler, "cuda_headers", lambda: None)
+    assert compiler.why_not().startswith("NVIDIA's headers (cuda_fp16.h, vector_types.h) are not found: pip install")
+    monkeypatch.setattr(compiler, "cuda_headers", lambda: compiler.Path("/usr"))
+    assert compiler.why_not() is None
+
+
+def test_the_compiler_that_is_asked(monkeypatch):
+    there = {"clang++", "c++"}
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert compiler.compiler() == ["clang++"]
+    for chosen, found in (("c++ -m64", ["c++", "-m64"]), ("g++", None), (" ", None)):
+        monkeypatch.setenv("CXX", chosen)
+        assert compiler.compiler() == found
+    monkeypatch.delenv("CXX")
+    there.clear()
+    assert compiler.compiler() is None
+    there.update(("g++", "clang++"))
+    assert compiler.compiler() == ["g++"]
+
+
+def test_a_compiler_is_run_in_english_beside_what_it_makes(monkeypatch, tmp_path):
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("KEPT", "as it is")
+    said = compiler.run(["sh", "-c", 'echo "$LC_ALL $TMPDIR $KEPT"'], "k.cu", tmp_path)
+    assert said == f"C {tmp_path} as it is\n"
+    for script, text in (("echo out; echo err >&2; exit 1", "err"), ("echo out; exit 2", "out")):
+        with pytest.raises(compiler.CompileError, match=f"^k.cu does not compile:\n{text}$"):
+            compiler.run(["sh", "-c", script], "k.cu", tmp_path)
+    with pytest.raises(NotRun, match="^the compiler no-such-compiler cannot be started: No such file or directory$"):
+        compiler.run(["no-such-compiler"], "k.cu", tmp_path)
+
+
 def test_a_library_that_cannot_be_loaded(monkeypatch):
     modes, said = [], ["k.so: cannot enable executable stack"]
 

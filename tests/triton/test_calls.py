@@ -127,7 +127,7 @@ def test_what_is_tritons_own_is_called_as_it_is():
         min,
         max,
     )
-    own += (print, [].append, {}.get, "x".join, tl.float32.is_int, tl.tensor)
+    own += (print, (1, 2).index, [].append, {}.get, "x".join, tl.float32.is_int, tl.tensor)
     assert [each for each in own if not calls._is_language(each)] == []
     others = (
         function,
@@ -189,6 +189,26 @@ def test_python_is_called_once_in_a_launch_and_on_constants():
     with pytest.raises(KernelError, match="gives a kernel what is no constant"):
         calls._called(lambda: object())()
     assert calls._called(lambda: tl.zeros)() is tl.zeros
+
+
+def test_a_launch_begins_with_nothing_known(monkeypatch):
+    begun, code = [], function.__code__
+    monkeypatch.setattr(calls.choices, "begin", begun.append)
+    calls._given[function] = 3
+    calls._begun.add(open)
+    calls.begin(function, [1, Plain()])
+    assert calls._given == {} and calls._begun == {code} and begun == [code]
+    with pytest.raises(KernelError, match="a WithProperty is nothing of Triton's"):
+        calls.begin(function, [1, WithProperty()])
+
+
+def test_layouts_are_gluons_by_name_and_module():
+    def made(name, module):
+        return type(name, (), {"__module__": module})
+
+    inside = "triton.experimental.gluon.language"
+    assert calls.is_layout(made("BlockedLayout", inside)) and calls.is_layout(made("SharedLayout", inside))
+    assert not calls.is_layout(made("Descriptor", inside)) and not calls.is_layout(made("BlockedLayout", "mine"))
 
 
 @pytest.fixture

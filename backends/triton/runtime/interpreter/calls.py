@@ -201,39 +201,39 @@ def _printed(*values: Any, **options: Any) -> None:
 
 def _stored(value: Any) -> Any:
     """An object that an attribute or an element is assigned to."""
-    if backends.before_launch:
-        _refused("an assignment to an element or an attribute")
+    _refused("an assignment to an element or an attribute")
     return value
 
 
 def _inner(value: Any) -> Any:
     """An object of which a name with underscores is read."""
-    if backends.before_launch and isinstance(value, tl.core.base_value):
+    if isinstance(value, tl.core.base_value):
         _refused("what Python knows of a tile")
     return value
 
 
 def _added(value: Any, more: Any) -> Any:
     """What an assignment with an operator adds; to the compiler it changes a name, and no object."""
-    if backends.before_launch and not isinstance(value, (tl.core.base_value, tuple, *_CONSTANTS)):
+    if not isinstance(value, (tl.core.base_value, tuple, *_CONSTANTS)):
         _refused(f"a change of a {type(value).__name__} in place")
     return more
 
 
 def _formatted(value: Any) -> Any:
     """What an f-string shows."""
-    if backends.before_launch and not _is_constant(value):
+    if not _is_constant(value):
         _refused("an f-string of what is no constant")
     return value
 
 
 def _remainder(value: Any, by: Any) -> Any:
-    if backends.before_launch and isinstance(value, str | bytes) and not _is_constant(by):
+    if isinstance(value, str | bytes) and not _is_constant(by):
         _refused("a text made of what is no constant")
     return value % by
 
 
 def _refused(what: str) -> None:
+    """KernelError where somebody is told of launches; elsewhere a kernel is Python."""
     if backends.before_launch:
         raise KernelError(f"{what}: Triton does not compile it, and numbers could leave the kernel by it")
 
@@ -300,7 +300,7 @@ def _global_names(code: CodeType) -> tuple[str, ...]:
 
 def _read(value: Any) -> Any:
     """`value`, if it is none that computes when it is used."""
-    if backends.before_launch and isinstance(value, _INSIDES):
+    if isinstance(value, _INSIDES):
         _refused(f"a {type(value).__name__}")
     if _computes(type(value)):
         raise KernelError(f"a {type(value).__qualname__} is nothing of Triton's: a kernel has no use for its class")
