@@ -34,7 +34,7 @@ def rewrite(text: str) -> str:
         def replaced(found: re.Match[str], hidden: list[tuple[int, int]] = hidden, stands: str = stands) -> str:
             return found.group() if any(low < found.start() < high for low, high in hidden) else stands
 
-        whole = re.sub(rf"(?<![\w.>]){name}\b(?!_ts)", replaced, whole)
+        whole = re.sub(rf"(?<![\w.@])(?<!->){name}\b(?!_ts)", replaced, whole)
         whole = whole.replace(f"@{name}@", name)
     return whole
 

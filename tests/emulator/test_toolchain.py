@@ -247,6 +247,44 @@ class Called(SimpleNamespace):
         return self.value
 
 
+def test_an_engine_is_loaded_once_by_its_name(monkeypatch):
+    made = []
+    monkeypatch.setattr(library, "_engines", {})
+    monkeypatch.setattr(library, "_engine", lambda path: made.append(path) or len(made))
+    assert [library.engine(path) for path in ("/a/one.so", "/b/one.so", "/a/two.so", "/a/one.so")] == [1, 1, 2, 1]
+    assert made == ["/a/one.so", "/a/two.so"]
+
+
+def test_a_kernels_parameters_as_its_library_tells_them():
+    def told(kind, count):
+        def describe(out, room=64):
+            assert room == len(out) == 64
+            for number in range(count):
+                out[number] = kind(number + 1)
+            return count
+
+        return describe
+
+    def clustered(out):
+        out[:] = (2, 3, 4)
+
+    def field(number):
+        return library.Field(b"f%d" % number, 8 * number)
+
+    own = SimpleNamespace(
+        ts_parameters_0=told(library.Parameter, 3),
+        ts_cluster_1=clustered,
+        ts_fields_0_1=told(field, 64),
+        ts_fields_0_2=lambda out: -1,  # more than there is room for
+        ts_fields_0_3=lambda out: 0,
+    )
+    loaded = SimpleNamespace(library=own)
+    assert [each.bytes for each in library.parameters(loaded, 0)] == [1, 2, 3]
+    assert library.cluster(loaded, 0) == (0, 0, 0) and library.cluster(loaded, 1) == (2, 3, 4)
+    assert [(each.name, each.offset) for each in library.fields(loaded, 0, 1)][::63] == [(b"f1", 8), (b"f64", 512)]
+    assert [library.fields(loaded, 0, position) for position in (0, 2, 3)] == [[], [], []]
+
+
 def test_where_a_library_lies():
     path = torch._C.__file__
     parts = library._maps(path)
@@ -297,4 +335,4 @@ def test_settings_as_the_engine_is_given_them(monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
         assert instruments.workers() == workers
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert instruments.workers() == 3
+    assert instruments.workers() == 3 and tuple(instruments.options(False).cluster) == (0, 0, 0)

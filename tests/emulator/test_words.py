@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import struct
 
 import numpy as np
@@ -494,6 +495,33 @@ def test_the_boxes_that_a_driver_takes(shape, box, steps, accepted):
             TensorMap(array, box, 0, steps)
 
 
+@pytest.mark.parametrize(
+    ("array", "box", "more", "error", "text"),
+    [
+        (
+            np.zeros((4, 16), bool),
+            (4, 16),
+            {},
+            TypeError,
+            "array: expected numbers that the copy engine knows, got bool",
+        ),
+        (np.zeros((4, 6), np.float32), (4, 6), {}, ValueError, "box: expected rows of a multiple of 16 bytes, at most"),
+        (np.zeros((4, 16), np.float32), (4, 16), {"swizzle": 32}, ValueError, "box: expected .* 32, got 64 bytes"),
+        (np.zeros((4, 8), np.float32), (4, 8), {"steps": (1, 3)}, ValueError, "box: expected rows of a multiple of 16"),
+        (np.zeros((4, 8), np.float32), (4, 8), {"fill": "ones"}, ValueError, "fill: expected zeros or nan, got 'ones'"),
+        (np.zeros((4, 8), np.float32), (4, 8), {"swizzle": 16}, ValueError, "swizzle: expected 0, 32, 64 or 128 bytes"),
+        (np.zeros((4, 0), np.float32), (4, 8), {}, ValueError, "array: expected one to five axes of at least one elem"),
+        (np.zeros((1,) * 6, np.float32), (1,) * 6, {}, ValueError, "array: expected one to five axes"),
+        (np.zeros((4, 6), np.float32)[:, :4], (4, 4), {}, ValueError, "array: expected strides of whole 16 bytes"),
+        (np.zeros((4, 8), np.float32)[::-1], (4, 4), {}, ValueError, "array: expected strides of whole 16 bytes"),
+        (np.zeros((4, 8), np.float32).T, (8, 4), {}, ValueError, "array: expected its last axis contiguous"),
+    ],
+)
+def test_maps_that_a_driver_declines(array, box, more, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        TensorMap(array, box, **more)
+
+
 def test_how_far_two_answers_are_apart():
     one = torch.tensor([1.0, 2.0, 0.0, torch.nan, torch.inf])
     two = torch.tensor([1.0, 2.0 + 3 * 2.0**-22, 0.0, torch.nan, torch.inf])
@@ -552,6 +580,54 @@ DECLARATIONS = {
 def test_the_name_that_is_declared(text):
     begin, end = source._declarator(text)
     assert text[begin:end] == DECLARATIONS[text]
+
+
+def shared(name, kind, dims="", align=None):
+    """The declaration of one, inside a function."""
+    size = f"typedef {kind} {name}_ts{dims};"
+    site = f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {align or f"alignof({name}_ts)"});'
+    return f"{size} {site} {name}_ts& {name} = touchstone::shared<{name}_ts>({name}_site);"
+
+
+REWRITTEN = {
+    "__shared__ float x[N], y;": f"{shared('x', 'float', '[N]')} {shared('y', 'float')}",
+    "static volatile __shared__ int x;": shared("x", "volatile int"),
+    "__shared__ __align__(16) float x[3];": shared("x", "float", "[3]", 16),
+    "alignas(sizeof(int)) __shared__ [[maybe_unused]] float x[3];": shared("x", "float", "[3]", "sizeof(int)"),
+    "__shared__ struct { int a; } x[2];": shared("x", "struct { int a; }", "[2]"),
+    "extern __shared__ float r[];": "typedef float r_ts; r_ts* const r = touchstone::dynamic_shared<r_ts>();",
+    "extern __shared__ float r[][4];": "typedef float r_ts[4]; r_ts* const r = touchstone::dynamic_shared<r_ts>();",
+    "extern __shared__ S s;": "typedef S s_ts; s_ts& s = *touchstone::dynamic_shared<s_ts>();",
+}
+
+
+@pytest.mark.parametrize("text", REWRITTEN)
+def test_shared_memory_in_a_function(text):
+    def plain(made):
+        return re.sub(r"\s+", " ", made)
+
+    assert plain(source.rewrite(f"void k() {{ {text} x = 1; }}")) == f"void k() {{ {REWRITTEN[text]} x = 1; }}"
+
+
+def test_shared_memory_outside_of_functions():
+    """It stands where its name does, except where that is another's; messages have the name as it was written."""
+    text = "__shared__ int t[4];\nvoid k() { t[0] = s.t + p->t + t2 + (1>t[1]); }\nvoid m(int t) { t = 1; }\n"
+    stands = "(touchstone::shared<t_ts>(t_site))"
+    site = 'typedef int t_ts[4]; static ts_site t_site = touchstone::site<t_ts>("t", alignof(t_ts));'
+    used = f"void k() {{ {stands}[0] = s.t + p->t + t2 + (1>{stands}[1]); }}"
+    assert source.rewrite(text) == f"{site}\n{used}\nvoid m(int t) {{ t = 1; }}\n"
+    assert source.rewrite("namespace n { __shared__ int t; }").startswith("namespace n { typedef int t_ts; static ts_")
+
+
+def test_shared_memory_that_is_none_or_cannot_be_read():
+    for text in ("#define A \\\n  __shared__ int x;\nint y;", '// __shared__ int x;\nauto s = "__shared__ int x;";'):
+        assert source.rewrite(text) == text
+    with pytest.raises(ValueError, match="^a __shared__ declaration without end$"):
+        source.rewrite("void k() { __shared__ int x }")
+    with pytest.raises(
+        ValueError, match=r"^cannot read the shared declaration '__shared__ \[3\];': write `__shared__ type"
+    ):
+        source.rewrite("__shared__ [3];")
 
 
 def test_parts_between_commas_outside_of_brackets():
