@@ -17,7 +17,7 @@ import touchstone
 from touchstone.backends.storage import files
 from touchstone.conformance.batch import fields, functions
 from touchstone.conformance.discovery import neighbours, registry
-from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.discovery.opfile import load_op_of_a_run
 from touchstone.conformance.discovery.selection import UsageError
 from touchstone.conformance.reporting.provenance import versions
 from touchstone.conformance.reporting.record import FORMAT
@@ -231,7 +231,7 @@ def _op(name: str, folder: Path) -> tuple[str, Text | None]:
     assert file.path is not None
     try:
         known = registry.op_file(file.path.stem)
-        return (file.path.stem if known == file.path else load_op(file.path)), file
+        return (file.path.stem if known == file.path else load_op_of_a_run(file.path)), file
     except ValueError as error:
         raise ValueError(f"'op': {error}") from None
 

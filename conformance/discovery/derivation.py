@@ -142,7 +142,7 @@ def load_files(reference: str, inputs: str | None, **options: Any) -> Path:
 def load_problem(problem: str, **options: Any) -> Path:
     """Derive from a KernelBench problem file, one with `Model`, `get_inputs` and `get_init_inputs`; the op file."""
     path = _python_file("--kernelbench", problem)
-    model, inputs = problems.small(path)
+    model, inputs = _small(path)
     return _file_of(load_derived(model, inputs, way=("problem", str(path.resolve())), **options))
 
 
@@ -154,7 +154,7 @@ def of_files(reference: str, inputs: str | None) -> DerivedContract:
 
 def of_problem(problem: str) -> DerivedContract:
     """The contract that `load_problem` loads, not loaded and not tested."""
-    return derive(*problems.small(_python_file("--kernelbench", problem)))
+    return derive(*_small(_python_file("--kernelbench", problem)))
 
 
 def _named(reference: str, inputs: str | None) -> tuple[Callable[..., Any], Callable[..., Any], tuple]:
@@ -228,7 +228,21 @@ def _python_file(option: str, path: str) -> Path:
     return Path(path)
 
 
+def _small(path: Path) -> tuple[Any, Any]:
+    """Of a problem file."""
+    _tried("--kernelbench", path, lambda: problems.small(path))
+    return problems.small(path)
+
+
+def _tried(option: str, path: Path, load: Callable[[], Any]) -> None:
+    try:
+        importing.tried(load)
+    except ValueError as error:
+        raise ValueError(f"{option}: {path} does not import: {error}") from None
+
+
 def _loaded(option: str, path: Path, name: str) -> Callable[..., Any]:
+    _tried(option, path, lambda: importing.load(path, name))
     try:
         return importing.load(path, name)
     except ValueError as error:

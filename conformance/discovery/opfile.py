@@ -74,6 +74,18 @@ def load_op(path: str | Path) -> str:
     return name
 
 
+def load_op_of_a_run(path: str | Path) -> str:
+    """As `load_op`, for a process whose exit status is a verdict: ValueError too where importing the file ends the
+    process."""
+    whole = Path(os.path.realpath(path))
+    if whole.is_file():
+        try:
+            worker.tried(lambda: worker.load_module(whole))
+        except ValueError as error:
+            raise ValueError(f"op file: {whole.name} does not import: {error}") from None
+    return load_op(path)
+
+
 def _module(path: Path) -> tuple[Any, bool]:
     _loading.append(path)
     try:

@@ -16,7 +16,7 @@ from touchstone.backends.devices import cuda_unavailable
 from touchstone.backends.gpus import DEFAULT
 from touchstone.backends.variants import attributes
 from touchstone.conformance.discovery import arrays, best, importing, launching, registry
-from touchstone.conformance.discovery.opfile import load_op
+from touchstone.conformance.discovery.opfile import load_op_of_a_run
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import LEVELS
 from touchstone.conformance.spec.checks import Requirement
@@ -209,7 +209,7 @@ def select(
 def _op_of_file(op_file: str, op: str | None, kernel: str | None) -> str:
     """Load a user's op; the op to judge."""
     try:
-        name = load_op(op_file)
+        name = load_op_of_a_run(op_file)
     except ValueError as error:
         raise UsageError(f"--op-file={op_file}: {str(error).removeprefix('op file: ')}") from error
     if op not in (None, name):

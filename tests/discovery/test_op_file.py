@@ -2,6 +2,7 @@
 told."""
 
 import functools
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -385,3 +386,37 @@ def test_a_simple_budget():
     assert not compare.compare(half.float(), expected, torch.float32).ok
     assert torch.equal(simple(x).parts[0][1], x.abs())
     assert simple(x, dtype=torch.float32).dtype is torch.float32
+
+
+ENDING = {"at once": "import os\nos._exit(0)\n", "as another program": "import os\nos.execv('/bin/true', ['true'])\n"}
+
+
+@pytest.mark.parametrize("how", ENDING)
+def test_no_trusted_file_ends_a_command_with_a_status_of_its_own(folder, how):
+    """And what it prints is printed once, where it ends nothing."""
+    own = folder / "l2_normalize.py"
+    kept = own.read_text()
+    (folder / "given.py").write_text(ENDING[how] + "def f(x):\n    return x\n\n\ndef inputs():\n    return []\n")
+    (folder / "problem.py").write_text(ENDING[how] + "class Model:\n    pass\n")
+    line = {"id": "a", "op": "l2_normalize.py", "source": KERNEL, "function": "right", "sizes": {"cols": 33}}
+    (folder / "all.jsonl").write_text(json.dumps({**line, "dtypes": ["float32"]}) + "\n")
+    own.write_text(ENDING[how] + kept)
+    reference = ["--reference=given.py:f", "--inputs=given.py:inputs"]
+    for words in (
+        ["judge", "all.jsonl", "--device=cpu", "--out=results.jsonl"],
+        ["check", "--op-file=l2_normalize.py", "--kernel=mine.py:right", "--device=cpu"],
+        ["check", "--kernel=mine.py:right", "--device=cpu", *reference],
+        ["describe", "given.py:f", "--inputs=given.py:inputs"],
+        ["describe", "--kernelbench=problem.py"],
+    ):
+        done = processes.run_touchstone(["-m", "touchstone", *words], folder)
+        assert done.returncode == 2 and "does not import: it ends the process that imports it, with " in done.stderr
+    words = ["-m", "pytest", "-q", "-p", "touchstone.pytest", "--kernel=mine.py:right", "--device=cpu", *reference]
+    done = processes.run_touchstone(words, folder)
+    assert done.returncode not in (0, 5) and "it ends the process that imports it" in done.stdout + done.stderr
+    own.write_text("print('read')\n" + kept)
+    done = processes.run_touchstone(
+        ["-m", "touchstone", "check", "--op-file=l2_normalize.py", "--kernel=mine.py:right", "--device=cpu", "--quick"],
+        folder,
+    )
+    assert done.returncode == 0 and done.stdout.count("read\n") == 1, done.stdout + done.stderr
