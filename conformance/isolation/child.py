@@ -31,7 +31,7 @@ from touchstone.conformance.judging.trials import Trial
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.returned import quoted
 
-START_SECONDS = 300.0  # for a fresh process to import the function, which may compile
+START_SECONDS = 300.0  # for a child to import the function, which may compile
 
 
 class CallingChild:
@@ -80,10 +80,13 @@ class CallingChild:
 
 
 def forked(
-    subject: Subject, trials: Sequence[Trial], serve: Callable[[Connection, Shared, Subject], None] = execute
+    subject: Subject,
+    trials: Sequence[Trial],
+    serve: Callable[[Connection, Shared, Subject], None] = execute,
+    seconds: float = START_SECONDS,
 ) -> CallingChild:
-    """A forked child that has the function, or imports its file, and runs `serve`; that of an untrusted one in a
-    sandbox. Raises ValueError."""
+    """A forked child that has the function, or imports its file within `seconds`, and runs `serve`; that of an
+    untrusted one in a sandbox. Raises ValueError."""
     if isinstance(subject.fn, importing.FileFunction):  # a confined process has another current folder
         subject = dataclasses.replace(subject, fn=dataclasses.replace(subject.fn, path=subject.fn.path.resolve()))
     shared = shared_memory()
@@ -92,7 +95,7 @@ def forked(
         serve(connection, shared, subject)
 
     process = confined(subject, shared, body) if subject.untrusted else fork(body)
-    return _ready(CallingChild(process, shared, subject, trials), "forked child")
+    return _ready(CallingChild(process, shared, subject, trials), "forked child", seconds)
 
 
 def shared_memory() -> Shared:
@@ -103,11 +106,11 @@ def shared_memory() -> Shared:
         raise CannotRun(str(error)) from error
 
 
-def _ready(child: CallingChild, where: str) -> CallingChild:
+def _ready(child: CallingChild, where: str, seconds: float) -> CallingChild:
     """The child, once it has the function. Raises ValueError, most often CannotTravel, where it does not get it."""
     fn, name = child.subject.fn, importing.describe(child.subject.fn)
     try:
-        answer = child.remote.ready(START_SECONDS)
+        answer = child.remote.ready(seconds)
     except BaseException:
         child.close()
         raise
@@ -122,7 +125,7 @@ def _ready(child: CallingChild, where: str) -> CallingChild:
             raise ValueError(quoted(str(answer["refused"])))
     why = f": {quoted(answer.message if isinstance(answer, Death) else str(answer.get('failed')))}"
     if isinstance(answer, Death) and answer.check is Check.HANG:
-        why = f" within {START_SECONDS:.0f} s"
+        why = f" within {seconds:g} s"
     if isinstance(fn, importing.FileFunction):
         raise ValueError(f"fn: {fn.path} does not import{why}")
     verb = "was not" if why.startswith(" within") else "cannot be"
@@ -145,8 +148,10 @@ def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> Ca
     raise first
 
 
-def calling(subject: Subject, trials: Sequence[Trial], way: tuple) -> CallingChild:
-    """A fresh process, to which the function goes in this `way`, and which makes calls."""
+def calling(
+    subject: Subject, trials: Sequence[Trial], way: tuple, seconds: float = START_SECONDS
+) -> CallingChild:
+    """A fresh process, to which the function goes in this `way`, which imports it within `seconds`, and makes calls."""
     without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
     request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, [])))
     shared = shared_memory()
@@ -154,4 +159,4 @@ def calling(subject: Subject, trials: Sequence[Trial], way: tuple) -> CallingChi
     with contextlib.suppress(OSError):  # it has died at once; its death says how
         send_handle(child.process.connection, shared.descriptor, child.process.process.pid)
         child.process.connection.send_bytes(pickle.dumps(request))
-    return _ready(child, "fresh process")
+    return _ready(child, "fresh process", seconds)

@@ -98,3 +98,30 @@ def test_what_a_process_tells_is_checked(tmp_path):
         fresh._result_from([], group, timing.CpuTimer())
     told = whole() | {"status": "excellent"}
     assert fresh._result_from(told, group, timing.CpuTimer()).status == FAILED
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("claimed", [1e-3, 1e-6])
+def test_a_claim_is_held_against_the_judges_clock(claimed, device, tmp_path, monkeypatch):
+    """What one more call takes by it, whatever all rows of calls take besides; up to the ratio and the slack."""
+    most = fresh.BULK_RATIO * claimed + fresh.BULK_SLACK[device]
+    for each, refused in ((0.0, False), (claimed, False), (0.9 * most, False), (1.1 * most, True), (100 * most, True)):
+        clock, asked = [5.0], []
+
+        def send(_, message, asked=asked):
+            asked.append(json.loads(message)["calls"])
+
+        def answer(*_, each=each, clock=clock, asked=asked):
+            clock[0] += 3.0 + each * asked[-1]  # three seconds of what is no call's
+            return {}
+
+        monkeypatch.setattr(fresh, "_send", send)
+        monkeypatch.setattr(fresh, "_answer", answer)
+        monkeypatch.setattr(fresh, "_now", lambda clock=clock: clock[0])
+        result = fresh._result_from(whole(), group_of("right", tmp_path), timing.CpuTimer())
+        result.seconds, result.stats = [claimed], timing.stats([claimed])
+        fresh._check_claim([result], None, None, Limits(), device)
+        assert (result.status == REFUSED) == refused
+        assert len(asked) == 2 and 2 <= asked[0] <= 20 and asked[1] == 2 * asked[0]
+        told = f"{each * 1e3:.3g} ms each by the judge's clock, and {claimed * 1e3:.3g} ms are claimed"
+        assert any(told in problem for problem in result.problems) == refused

@@ -55,7 +55,7 @@ class Starting:
 
 def test_a_child_that_has_the_function_is_watched_from_then_on():
     started = Starting({"ready": True})
-    assert child._ready(started, "forked child") is started and started.done == ["begun"]
+    assert child._ready(started, "forked child", 300.0) is started and started.done == ["begun"]
 
 
 FILE = FileFunction(Path("/a/mine.py"), "fn")
@@ -88,8 +88,40 @@ HANG, CRASH = Death(Check.HANG, "no answer after 300 s"), Death(Check.CRASH, "se
 def test_a_child_that_does_not_get_the_function_is_closed(answer, of, error, said):
     started = Starting(answer, of)
     with pytest.raises(error) as raised:
-        child._ready(started, "fresh process")
+        child._ready(started, "fresh process", 300.0)
     assert type(raised.value) is error and said in str(raised.value) and started.done == ["closed"]
+
+
+IMPORTING = {
+    "sleeps": "import time\ntime.sleep(60)\n",
+    "works": "while True:\n    pass\n",
+    "waits_for_what_it_started": "import subprocess\nsubprocess.run(['sleep', '60'])\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", IMPORTING)
+@pytest.mark.parametrize("untrusted", [False, True])
+def test_an_import_has_a_limit_of_seconds(what, untrusted, tmp_path):
+    """And no longer than four times as much where it gets no processor."""
+    file = tmp_path / "mine.py"
+    file.write_text(IMPORTING[what] + "\n\ndef fn(x):\n    return x\n")
+    of = Subject("softmax", FileFunction(file, "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"mine\.py does not import within 0\.5 s$"):
+        child.forked(of, [], seconds=0.5)
+    assert 0.5 <= time.monotonic() - began < 30
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.slow
+def test_a_fresh_process_has_it_too(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(IMPORTING["works"] + "\n\ndef fn(x):\n    return x\n")
+    of = subject(FileFunction(file, "fn"))
+    with pytest.raises(ValueError, match=r"mine\.py does not import within 4 s$"):
+        child.calling(of, [], ("file", str(file), "fn"), seconds=4)
 
 
 def test_a_fresh_process_that_dies_at_once_says_how(monkeypatch):
