@@ -73,7 +73,7 @@ class Observed:
     launched: bool = False  # a kernel was launched here
     on_host: list[str] = field(default_factory=list)  # outputs that lie on the CPU beside a GPU, or would
     settings: list[str] = field(default_factory=list)  # global state that was left changed
-    consumed: list[str] = field(default_factory=list)  # generators and variables of the environment that were changed
+    consumed: list[str] = field(default_factory=list)  # what else of its process was changed, but what numbers come from
     asked: list[str] = field(default_factory=list)  # what the launcher has asked of CUDA so far
     undefined: dict[str, str] = field(default_factory=dict)  # what was undefined, by place
     watched: bool = False  # the call was watched, which can make a call fail
@@ -166,8 +166,7 @@ class InProcess:
             seen.displaced = not subject.own and launching.displaced(error, subject.device)
             seen.lost = _lost(subject.device)
         finally:
-            seen.settings, consumed = state.changes()
-            seen.consumed = consumed if manner.state else []
+            seen.settings, seen.consumed = state.changes()
         seen.launched = backends.launches() > launches
         seen.asked = sorted(subject.asked)
         if watch is not None:

@@ -42,6 +42,9 @@ def run(subject: Subject, trial: Trial, debug: bool = False, executor: Executor 
         _run(j, trial)
         if j.left:
             j.find(Check.STATE, f"global state is left changed by a call after the first: {', '.join(j.left)}")
+        if j.consumed:
+            what = f"a call after the first changes {', '.join(j.consumed.values())}"
+            j.find(Check.STATE, what, severity="note", detail="later")
         requirements.settle(j)
         undefined.explain(j)
     if not _comparator_is_sound():

@@ -114,6 +114,7 @@ class Judgement:
         self.conspicuous: tuple[str, ...] | None = None if subject.strict else ()
         self.undefined: dict[str, str] = {}  # what was undefined in the calls so far, by place
         self.left: dict[str, None] = {}  # settings that calls after the first one left changed
+        self.consumed: dict[str, str] = {}  # by its name, what else of their process they changed first
         # calls before this one, in words, and their cases: what a kernel may have kept of
         self.earlier: list[tuple[str, Case]] = list(subject.recent)
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
@@ -138,7 +139,7 @@ class Judgement:
     def again(self, debug: bool) -> "Judgement":
         """The same kernel on the same trial, with nothing found yet."""
         again = Judgement(self.subject, self.trial, debug=debug, executor=self.executor)
-        again.conspicuous, again.left = self.conspicuous, self.left
+        again.conspicuous, again.left, again.consumed = self.conspicuous, self.left, self.consumed
         return again
 
     def call(self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None) -> Observed:
@@ -150,6 +151,8 @@ class Judgement:
         self.note_undefined(seen)
         if not manner.state and seen.raised is None:
             self.left.update(dict.fromkeys(seen.settings))
+            for what in seen.consumed:
+                self.consumed.setdefault(what.partition(" from ")[0], what)
         return seen
 
     def note_undefined(self, seen: Observed) -> None:

@@ -77,7 +77,7 @@ def changes(x):
     [
         (Manner(state=True), 1, ["the number of threads", "the state of torch's generator"]),
         (Manner(state=True, generators=False), 1, ["the number of threads"]),
-        (Manner(), 1, []),
+        (Manner(), 1, ["the number of threads"]),
     ],
 )
 def test_what_a_call_leaves_changed(manner, settings, consumed):

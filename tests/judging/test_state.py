@@ -271,3 +271,21 @@ def test_what_a_later_call_of_a_trial_leaves_is_found():
         torch.set_flush_denormal(False)
     (found,) = {finding.message for finding in report.findings if finding.check == "state"}
     assert "left changed by a call after the first: flushing of denormal numbers from False to True" in found
+
+
+def test_what_else_of_the_process_a_later_call_changes_is_noted_once():
+    def changes(x):
+        os.umask(os.umask(0) ^ 0o004)
+        return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+    mode = os.umask(0o022)
+    try:
+        given = dict(device="cpu", level="quick", sizes={"cols": [129]}, dtypes=["float32"])
+        report = check("softmax", changes, isolate="none", **given)
+    finally:
+        os.umask(mode)
+    notes = [finding for finding in report.findings if "a call after the first changes" in finding.message]
+    assert notes and report.passed
+    for note in notes:
+        assert note.severity == "note" and note.check == "state" and note.message.count("mode of new files from") == 1
+    assert len({note.trial for note in notes}) == len(notes)
