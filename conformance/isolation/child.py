@@ -148,9 +148,7 @@ def spawned(subject: Subject, trials: Sequence[Trial], fresh_import: bool) -> Ca
     raise first
 
 
-def calling(
-    subject: Subject, trials: Sequence[Trial], way: tuple, seconds: float = START_SECONDS
-) -> CallingChild:
+def calling(subject: Subject, trials: Sequence[Trial], way: tuple, seconds: float = START_SECONDS) -> CallingChild:
     """A fresh process, to which the function goes in this `way`, which imports it within `seconds`, and makes calls."""
     without = dataclasses.replace(subject, fn=None)  # type: ignore[arg-type]
     request = (registry.op_file(subject.op), way, cloudpickle.dumps((without, [])))

@@ -73,7 +73,7 @@ class Observed:
     launched: bool = False  # a kernel was launched here
     on_host: list[str] = field(default_factory=list)  # outputs that lie on the CPU beside a GPU, or would
     settings: list[str] = field(default_factory=list)  # global state that was left changed
-    consumed: list[str] = field(default_factory=list)  # what else of its process was changed, but what numbers come from
+    consumed: list[str] = field(default_factory=list)  # what else of its process was changed
     asked: list[str] = field(default_factory=list)  # what the launcher has asked of CUDA so far
     undefined: dict[str, str] = field(default_factory=dict)  # what was undefined, by place
     watched: bool = False  # the call was watched, which can make a call fail

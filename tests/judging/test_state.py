@@ -288,4 +288,3 @@ def test_what_else_of_the_process_a_later_call_changes_is_noted_once():
     assert notes and report.passed
     for note in notes:
         assert note.severity == "note" and note.check == "state" and note.message.count("mode of new files from") == 1
-    assert len({note.trial for note in notes}) == len(notes)
