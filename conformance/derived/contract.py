@@ -585,7 +585,7 @@ def _expected(
         return made
     made = Expected(answer, dtype=own)
     if found.picks[number] is not None:
-        made.excused = lambda got: unstable & found.picks_as_well(number, got)
+        made.excused = lambda got: found.picks_as_well(number, got)
     elif bool(unstable.any()):
         made.excused = torch.ones_like(unstable) if _share(unstable) > most else unstable
     return made

@@ -41,10 +41,12 @@ def hash_noise(values: torch.Tensor, key: int) -> torch.Tensor:
 @dataclass(frozen=True)
 class Pick:
     """What the indices of an output pick from: `values`, along their last axis. `axis` is that of the output along
-    which there are several indices, of different elements; None: there is one."""
+    which there are several indices, of different elements; None: there is one. `any_equal`: torch does not say which
+    of equal elements is picked, as it does of argmax, the first, and of a stable sort."""
 
     values: torch.Tensor
     axis: int | None
+    any_equal: bool
 
     def last(self, indices: torch.Tensor) -> torch.Tensor:
         """Indices with those of one row of `values` along the last axis."""
@@ -69,7 +71,8 @@ class Picks:
             whole = dim is None and name.startswith("arg")
             values = args[0].reshape(-1) if whole else args[0].movedim(-1 if dim is None else dim, -1)
             axis = (-1 if dim is None else dim) if name in ops.PICKING_SEVERAL else None
-            self._picks[indices.untyped_storage().data_ptr()] = indices, Pick(values.detach().clone(), axis)
+            any_equal = name in ops.PICKING_ANY and not ops.argument(func, "stable", args, kwargs)
+            self._picks[indices.untyped_storage().data_ptr()] = indices, Pick(values.detach().clone(), axis, any_equal)
 
     def pick_of(self, output: torch.Tensor) -> Pick | None:
         """Where an output's indices come from, if it is all that an op picked."""

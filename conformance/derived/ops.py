@@ -38,7 +38,8 @@ _upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpos
 """)
 # indices of elements that are chosen by their values
 PICKING_SEVERAL = words("sort topk")
-PICKING = PICKING_SEVERAL | words("argmax argmin max min kthvalue median")
+PICKING_ANY = words("sort topk kthvalue median nanmedian mode")  # of equal elements, any
+PICKING = PICKING_SEVERAL | PICKING_ANY | words("argmax argmin max min")
 # functions whose kernels err by several units in the last place
 SPECIAL = words("""
 exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv

@@ -53,8 +53,9 @@ class Sampled:
         return torch.where(self.unstable[output], wide, k * self.sigma[output])
 
     def picks_as_well(self, output: int, got: torch.Tensor) -> torch.Tensor:
-        """Which indices of an output pick elements that are as good as the right ones, within twice the budget of both,
-        and where there are several, no element twice."""
+        """Which indices of an output pick elements that are as good as the right ones: within twice the budget of both
+        where they are unstable, equal ones where any of these may be picked; and where there are several, no element
+        twice."""
         pick, right = self.picks[output], self.answers[output]
         if pick is None or got.shape != right.shape or not got.numel():
             return torch.zeros(right.shape, dtype=torch.bool)
@@ -65,6 +66,9 @@ class Sampled:
         allowed = 2 * (K * self.picked_sigma[output] + EPS32 * torch.nan_to_num(pick.values).abs())
         best, found = pick.values.gather(-1, ours), pick.values.gather(-1, theirs)
         near = (best - found).abs() <= allowed.gather(-1, ours) + allowed.gather(-1, theirs)
+        near &= pick.last(self.unstable[output])
+        if pick.any_equal:
+            near |= (best == found) | (torch.isnan(best) & torch.isnan(found))
         ordered = theirs.sort(-1).values
         twice = (ordered[..., 1:] == ordered[..., :-1]).any(-1, keepdim=True)
         return pick.as_output(inside & near & ~twice, right)

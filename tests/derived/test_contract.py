@@ -200,6 +200,32 @@ def test_indices_among_nearly_equal_elements_are_judged_by_what_they_pick(name):
         assert not compare(twice, expected["y"], torch.float32).ok
 
 
+TIED = {
+    "topk": lambda x: x.topk(3, -1)[1],
+    "sort": lambda x: x.sort(-1)[1],
+    "kthvalue": lambda x: x.kthvalue(4, -1)[1],
+    "median": lambda x: x.median(-1)[1],
+    "mode": lambda x: x.mode(-1)[1],
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_of_equal_elements_any_may_be_picked_but_where_torch_says_which(name):
+    """Columns come in pairs: a kernel may take the other of each."""
+    x = drawn((6, 8))[0]
+    contract = derive(TIED[name], [torch.cat([x, x], 1)], keep=["x"], dtypes=["float32"])
+    _, expected = expected_of(contract, family="given")
+    right = TIED[name](torch.cat([x, x], 1))
+    assert compare((right + 8) % 16, expected["y"], torch.float32).ok
+    assert not compare((right + 1) % 16, expected["y"], torch.float32).ok
+    if right.ndim > 1:
+        assert not compare(right[:, :1].expand(right.shape), expected["y"], torch.float32).ok
+    for strict in (lambda x: x.argmax(-1), lambda x: x.max(-1)[1], lambda x: x.sort(dim=-1, stable=True)[1]):
+        contract = derive(strict, [torch.cat([x, x], 1)], keep=["x"], dtypes=["float32"])
+        _, expected = expected_of(contract, family="given")
+        assert not compare((strict(torch.cat([x, x], 1)) + 8) % 16, expected["y"], torch.float32).ok
+
+
 def test_too_many_elements_near_a_discontinuity_say_nothing_and_are_counted():
     def steps(x):
         return torch.floor((x - x.mean()) * 2.0**21).remainder(2)
