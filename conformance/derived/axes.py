@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from touchstone.conformance.derived import families
 from touchstone.conformance.derived.noise import Noise, Parts
 from touchstone.conformance.derived.ops import tensors_of
 from touchstone.conformance.derived.refusals import Refused
@@ -47,14 +48,17 @@ def letters() -> Iterator[str]:
 
 
 def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
-    """The arguments with some axes of other lengths: elements are left out, or the first ones come again."""
+    """The arguments with some axes of other lengths: elements are left out, or the first ones come again, and what
+    holds of an argument and a kernel may rely on holds of it then."""
     found = []
-    for position, value in enumerate(values):
+    for position, given in enumerate(values):
+        value = given
         if isinstance(value, torch.Tensor):
             for axis in range(value.ndim):
                 n = change.get((position, axis), value.shape[axis])
                 if n != value.shape[axis]:
                     value = value.index_select(axis, torch.arange(n) % max(value.shape[axis], 1))
+            value = value if value is given else families.structured(value, given)
         found.append(value)
     return found
 

@@ -428,9 +428,15 @@ def made_of(
 
 
 def _layouts_of(example: torch.Tensor) -> tuple[str, ...]:
-    """The layouts of an operand: one row for all is neither triangular nor symmetric."""
+    """The layouts of an operand, without broadcasts in which what holds of the example does not: one row for all is
+    neither triangular nor symmetric, and one element for a row is no distribution."""
     found = LAYOUTS.get(example.ndim, OTHER_LAYOUTS) if example.ndim else ("contiguous", "offset")
-    return tuple(each for each in found if not (each.startswith("broadcast") and families.is_square(example)))
+    return tuple(each for each in found if not each.startswith("broadcast") or _holds_in(each, example))
+
+
+def _holds_in(layout: str, example: torch.Tensor) -> bool:
+    laid = layouts.values_of(example, layout)
+    return torch.equal(torch.nan_to_num(families.structured(laid, example)), torch.nan_to_num(laid))
 
 
 def _family(contract: DerivedContract, family: str, move: str) -> Callable[[Draw], dict[str, torch.Tensor | None]]:

@@ -58,6 +58,11 @@ DOTS = words("mm bmm addmm baddbmm mv addmv dot vdot convolution _convolution ad
 WITH_ADDEND = words("addmm baddbmm addmv addr addbmm")  # the first operand is added to the product
 SUMS = words("sum mean cumsum")
 LINEAR = DOTS | SUMS | words("avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d")
+LINEAR_ALGEBRA = words("""
+_linalg_solve_ex linalg_inv_ex _linalg_eigh _linalg_det _linalg_slogdet linalg_lu_factor_ex linalg_qr linalg_cholesky_ex
+linalg_ldl_solve linalg_solve_triangular triangular_solve cholesky_solve linalg_lu_solve _linalg_svd linalg_lstsq
+linalg_householder_product linalg_matrix_exp geqrf ormqr linalg_lu linalg_ldl_factor_ex
+""")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
 polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_

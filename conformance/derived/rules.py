@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived.ops import (
     DOTS,
+    LINEAR_ALGEBRA,
     WITH_ADDEND,
     argument,
     decompositions,
@@ -282,10 +283,7 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
     return noise.spoil(out, size=(out.abs() + x.abs().amax() + 1) * root(x.shape[args[1]] if x.ndim else 1))
 
 
-@rule("_linalg_solve_ex", "linalg_inv_ex", "_linalg_eigh", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex")
-@rule("linalg_qr", "linalg_cholesky_ex", "linalg_ldl_solve", "linalg_solve_triangular", "triangular_solve")
-@rule("cholesky_solve", "linalg_lu_solve", "_linalg_svd", "linalg_lstsq", "linalg_householder_product")
-@rule("linalg_matrix_exp", "geqrf", "ormqr", "linalg_lu", "linalg_ldl_factor_ex")
+@rule(*LINEAR_ALGEBRA)
 def _linear_algebra(noise, func, args, kwargs):
     """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order."""
 

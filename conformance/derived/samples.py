@@ -266,7 +266,8 @@ class _Whole(TorchDispatchMode):
 
 class _Spread(TorchDispatchMode):
     """NaN and infinities in the operands of a convolution make all that they may reach in its transforms NaN: the
-    channels of one element of the batch, or, of a weight, one channel of all."""
+    channels of one element of the batch, or, of a weight, one channel of all. Those of a matrix reach all that an
+    algorithm computes with it, as its order of elimination has it."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = lifted(kwargs or {}), name_of(func)
@@ -278,6 +279,8 @@ class _Spread(TorchDispatchMode):
                 out[:, ~torch.isfinite(weight).flatten(1).all(1)] = math.nan
             elif not torch.isfinite(weight).all():
                 out.fill_(math.nan)
+        elif name in ops.LINEAR_ALGEBRA and any(not torch.isfinite(t).all() for t in ops.float_leaves(args)):
+            out = tree_map(lambda t: torch.full_like(t, math.nan) if is_float(t) else t, out)
         return out
 
 
@@ -337,8 +340,9 @@ class _Opposed(TorchDispatchMode):
 
 def reached(function: Function, values: Sequence[Any]) -> list[list[torch.Tensor]]:
     """What NaN and infinities come to in other right kernels, a run each: in one that computes an op in parts, where
-    torch's own passes over NaN, in one that computes convolutions by transforms, in one that passes over what is
-    multiplied by 0, and in one in which infinities of both signs do not meet. Empty where all is finite."""
+    torch's own passes over NaN, in one that computes convolutions by transforms and matrices in another order, in one
+    that passes over what is multiplied by 0, and in one in which infinities of both signs do not meet. Empty where all
+    is finite."""
     if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
         return []
     runs = [sample(function, values, Parts())]

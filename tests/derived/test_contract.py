@@ -275,7 +275,46 @@ def counted(edges, x):
     return (edges <= x[..., None]).sum(-1)
 
 
+def eliminated(a, b):
+    """Without pivots."""
+    rows = torch.cat([a, b], 1)
+    for i in range(len(a)):
+        pivot = rows[i] / rows[i, i]
+        rows = torch.where(torch.arange(len(a))[:, None] == i, pivot, rows - rows[:, i, None] * pivot)
+    return rows[:, len(a) :]
+
+
+def substituted(a, b):
+    found = []
+    for i in range(len(a)):
+        known = a[i, :i] @ torch.stack(found) if i else 0.0
+        found.append((b[i] - known) * (1 / a[i, i]))
+    return torch.stack(found)
+
+
+def mean_by(p, x):
+    return (p * x).sum(-1) / p.sum(-1)
+
+
+EYE = torch.eye(30)
 STRUCTURED = {
+    "definite": (
+        torch.linalg.solve,
+        [drawn((30, 30))[0].cov() + EYE, drawn((30, 20))[0]],
+        lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky(a)),
+    ),
+    "heavy diagonal": (torch.linalg.solve, [drawn((30, 30))[0] + 30 * EYE, drawn((30, 20))[0]], eliminated),
+    "heavy triangle": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False),
+        [drawn((30, 30))[0].tril() + 6 * EYE, drawn((30, 20))[0]],
+        substituted,
+    ),
+    "probabilities": (mean_by, [drawn((12, 40))[0].softmax(-1), drawn((12, 40))[0]], lambda p, x: (p * x).sum(-1)),
+    "logarithms of probabilities": (
+        lambda p, x: mean_by(p.exp(), x),
+        [drawn((12, 40))[0].log_softmax(-1), drawn((12, 40))[0]],
+        lambda p, x: (p.exp() * x).sum(-1),
+    ),
     "triangular": (torch.matmul, [drawn((30, 30))[0].tril(), drawn((30, 20))[0]], of_lower_parts),
     "diagonal": (torch.matmul, [drawn((30,))[0].diag(), drawn((30, 20))[0]], lambda a, b: a.diag()[:, None] * b),
     "symmetric": (torch.matmul, [drawn((30, 30))[0].cov(), drawn((30, 20))[0]], lambda a, b: a.mT @ b),
@@ -305,6 +344,18 @@ def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(n
         inputs = contract.build(case)
         given = [t.float() for t in inputs.exact.values()]
         assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
+
+
+@pytest.mark.parametrize("name", ["definite", "heavy diagonal", "heavy triangle"])
+def test_matrices_that_determine_a_solution_do_so_at_all_sizes_and_in_all_families(name):
+    reference, example, _ = STRUCTURED[name]
+    contract = derive(reference, example, dtypes=["float32"])
+    assert contract.found.axes[0].places == ((0, 0), (0, 1), (1, 0)) and contract.found.axes[0].step == 1
+    for family in ("normal", "large", "rows", "ascending"):
+        _, expected = expected_of(contract, family=family)
+        answer = expected["y"].answer
+        far = answer + 1e-3 * answer.abs().amax(0)
+        assert not compare(far.float(), expected["y"], torch.float32).ok, family
 
 
 def test_an_eps_that_counts_where_operands_are_equal_is_missed():

@@ -129,6 +129,14 @@ def skipped(function, *values, run=2):
     return ~torch.isclose(far, right, rtol=0, atol=1e-12, equal_nan=True)
 
 
+def test_nan_may_reach_in_a_solution_as_far_as_another_order_of_elimination_takes_it():
+    a, b = drawn((12, 12), (12, 3))
+    b[3, 1] = math.inf
+    [answer] = answers(torch.linalg.solve, [a, b])
+    assert any(bool(torch.isnan(run[0]).all()) for run in reached(torch.linalg.solve, [a, b]))
+    assert not torch.isnan(answer).all()
+
+
 def test_what_is_multiplied_by_0_need_not_spread_nan():
     def hidden(q, k, v):
         scores = (q @ k.mT).masked_fill(torch.ones(6, 6).triu(1) == 1, -math.inf)
