@@ -150,12 +150,18 @@ def _elu(args, kwargs):
     return torch.where(x > 0, x, torch.exp2(x * L2E) - 1.0) if len(args) == 1 and not kwargs else None
 
 
+def _is_ordinary(x):
+    return (x != 0) & torch.isfinite(x)
+
+
 OTHER: dict[str, Callable[..., Any]] = {
     "exp": lambda args, kwargs: torch.exp2(args[0] * L2E),
     "log": lambda args, kwargs: torch.log2(args[0]) * math.log(2),
     "div": lambda args, kwargs: args[0] * (1.0 / args[1]) if not kwargs and is_float(args[1]) else None,
     "rsqrt": lambda args, kwargs: 1.0 / torch.sqrt(args[0]),
-    "sqrt": lambda args, kwargs: torch.where(args[0] == 0, args[0], args[0] * torch.rsqrt(args[0])),
+    "sqrt": lambda args, kwargs: torch.where(
+        _is_ordinary(args[0]), args[0] * torch.rsqrt(args[0]), torch.sqrt(args[0])
+    ),
     "sigmoid": lambda args, kwargs: 1.0 / (1.0 + torch.exp2(-args[0] * L2E)),
     "tanh": lambda args, kwargs: 2.0 / (1.0 + torch.exp2(-2 * args[0] * L2E)) - 1.0,
     "pow": lambda args, kwargs: args[0] * args[0] if isinstance(args[1], int | float) and args[1] == 2 else None,

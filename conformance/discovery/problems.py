@@ -86,13 +86,26 @@ def _siblings(
 
 
 def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
-    """What to put for each size: all of them smaller, and smaller still; then all but one or two."""
+    """What to put for each size: all of them smaller, and smaller still; then all but one or two. First of all so that
+    sizes which differ still do: groups of one channel each would be another problem."""
+    schemes = [_smaller(sizes, _growing(powers), _growing(others)) for powers, others in SMALLER]
+    schemes = [smaller for smaller in schemes if len(set(smaller.values())) == len(sizes)]
+    yield from schemes
     for left in range(min(3, len(sizes) + 1)):
         for powers, others in SMALLER:
-            power, other = itertools.cycle(powers), itertools.cycle(others)
-            smaller = {n: min(n, next(power) if n & (n - 1) == 0 else next(other)) for n in sizes}
-            for kept in itertools.combinations(sizes, left):
-                yield {n: m for n, m in smaller.items() if n not in kept}
+            smaller = _smaller(sizes, itertools.cycle(powers), itertools.cycle(others))
+            if left or smaller not in schemes:
+                for kept in itertools.combinations(sizes, left):
+                    yield {n: m for n, m in smaller.items() if n not in kept}
+
+
+def _smaller(sizes: list[int], powers: Iterator[int], others: Iterator[int]) -> dict[int, int]:
+    return {n: min(n, next(powers) if n & (n - 1) == 0 else next(others)) for n in sizes}
+
+
+def _growing(values: tuple[int, ...]) -> Iterator[int]:
+    """The values, and further ones, each twice the one before."""
+    return itertools.chain(values, (values[-1] << turn for turn in itertools.count(1)))
 
 
 def _numbers(tree: ast.AST) -> Iterator[int]:

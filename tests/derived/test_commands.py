@@ -160,6 +160,16 @@ def test_a_problem_whose_class_needs_some_of_its_sizes_keeps_them_however_large_
     assert x.shape[0] < 9 and x.shape[1] == 1024
 
 
+def test_sizes_that_differ_still_do_when_they_are_smaller(folder):
+    """As many groups as channels would leave a group norm nothing but its bias."""
+    linear = "nn.Linear(in_features, out_features)"
+    text = PROBLEM.replace(linear, f"nn.Sequential({linear}, nn.GroupNorm(scale, out_features))")
+    text = text.replace("1024", "256").replace("scale = 2.0", "scale = 32")
+    (folder / "grouped.py").write_text(textwrap.dedent(text))
+    model, _ = problems.small(folder / "grouped.py")
+    assert model.linear[1].num_groups < model.linear[1].num_channels < 512
+
+
 @pytest.mark.level("default")
 def test_a_kernel_that_does_not_build_with_other_sizes_declines_them(capsys):
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Multiples", *QUICK]) == 0

@@ -67,6 +67,14 @@ def test_right_versions_are_within_the_budget_and_16_bit_results_are_not(name):
         assert max(within(found, number, one) for number, one in enumerate(narrow)) > 1
 
 
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "log1p", "expm1"])
+def test_other_forms_of_a_function_are_right_at_the_ends_too(name):
+    x = torch.tensor([0.0, math.inf, -math.inf, math.nan, 1.0])
+    with Form("forms"):
+        got = getattr(torch, name)(x)
+    torch.testing.assert_close(got, getattr(torch, name)(x), equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["matmul", "softmax", "layer_norm", "attention", "mlp", "conv2d", "var"])
 def test_computing_in_16_bits_is_no_float32(name):
     function, values = FUNCTIONS[name]
