@@ -153,6 +153,11 @@ def _group(
     return None
 
 
+def ranks(shapes: Shapes | None) -> list[int] | None:
+    """How many axes each output has; None where there are none."""
+    return None if shapes is None else [len(shape) for shape in shapes]
+
+
 def change_of(axes: Sequence[Axis], sizes: Mapping[str, int]) -> dict[Place, int]:
     """The lengths of the operands' axes at these sizes."""
     return {place: sizes[axis.letter] for axis in axes for place in axis.places}
@@ -165,7 +170,8 @@ def sizes_of(
     asked: Mapping[str, Sequence[int]] | None = None,
     known: Known | None = None,
 ) -> list[dict[str, int]]:
-    """The sizes to try: a small one of every axis, then one axis at a time, as far as the function works.
+    """The sizes to try: a small one of every axis, then one axis at a time, as far as the function works and its
+    outputs have as many axes.
 
     `asked` are sizes by letter, in place of those tried here. Raises ValueError where one does not work.
     """
@@ -173,7 +179,9 @@ def sizes_of(
     def at(sizes: dict[str, int], largest: float = LARGEST) -> bool:
         given = resized(values, change_of(axes, sizes))
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
-        return most <= largest and works(function, given, known) is not None
+        return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
+
+    usual = ranks(works(function, values, known))
 
     base = {axis.letter: axis.size for axis in axes}
     for axis in axes:

@@ -263,10 +263,11 @@ def _find(function, names, examples, fixed, options: Options, sizes) -> tuple[Fo
         if not isinstance(given, Sequence) or not all(isinstance(n, int) and n >= 0 for n in given):
             raise ValueError(f"sizes: {letter}: expected whole numbers of at least 0, got {given!r}")
     chosen = axes_of.sizes_of(function, example, axes, sizes, known)
-    rebuilt = []
+    rebuilt, usual = [], axes_of.ranks(axes_of.works(function, example, known))
     for other in examples[1:] if sizes is None else ():
         size = axes_of.size_of(axes, other)
-        if size is not None and size not in chosen and axes_of.works(function, other, known) is not None:
+        same = usual is not None and axes_of.ranks(axes_of.works(function, other, known)) == usual
+        if size is not None and size not in chosen and same:
             rebuilt.append(other)
             chosen.append(size)
     examples = [example, *rebuilt]

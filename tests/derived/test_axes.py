@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.derived.functions import causal, drawn, group_norm, labels, layer_norm, mlp
+from touchstone import derive
 from touchstone.conformance.derived import axes
 
 SIGNATURES = {
@@ -51,6 +52,14 @@ def test_sizes_are_one_axis_at_a_time_and_work():
     assert {4, 12, 132} <= {size["B"] for size in sizes}
     assert all(sum(size[letter] != sizes[0][letter] for letter in size) <= 1 for size in sizes)
     assert any(size["A"] == 0 for size in sizes) and any(size["D"] == 129 for size in sizes)
+
+
+def test_sizes_at_which_an_output_has_fewer_axes_are_left_out():
+    """A covariance of one row is a number."""
+    values = drawn((9, 40))
+    sizes = axes.sizes_of(torch.cov, values, axes.find(torch.cov, values))
+    assert {37, 129} <= {size["A"] for size in sizes} and 1 not in {size["A"] for size in sizes}
+    assert derive(torch.cov, values).found.outputs == (("A", "A"),)
 
 
 def test_an_example_of_a_real_size_is_made_smaller():
