@@ -582,11 +582,11 @@ def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dt
 def _expected(
     contract, name, number, found: Sampled, own: torch.dtype, unlike: torch.Tensor, most: float = MOST_UNSTABLE
 ) -> Expected:
-    """What an output must be, from samples. Where a larger share of its elements than `most` is near a discontinuity,
-    they say nothing; indices are then judged by what they pick."""
+    """What an output must be, from samples. Where a larger share of its elements than `most`, and more than one, are
+    near a discontinuity, they say nothing; indices are then judged by what they pick."""
     answer, unstable = found.answers[number].to(torch.float64), found.unstable[number]
     if own.is_floating_point:
-        excused = torch.ones_like(unstable) if _share(unstable) > most else unlike
+        excused = torch.ones_like(unstable) if _too_many(unstable, most) else unlike
         made = Expected(answer, dtype=own, extra=finite(found.extra(number)))
         made.excused = excused if bool(excused.any()) else None
         return made
@@ -594,23 +594,23 @@ def _expected(
     if found.picks[number] is not None:
         made.excused = lambda got: found.picks_as_well(number, got)
     elif bool(unstable.any()):
-        made.excused = torch.ones_like(unstable) if _share(unstable) > most else unstable
+        made.excused = torch.ones_like(unstable) if _too_many(unstable, most) else unstable
     return made
 
 
-def _share(marked: torch.Tensor) -> float:
-    return float(marked.double().mean()) if marked.numel() else 0.0
+def _too_many(unstable: torch.Tensor, most: float = MOST_UNSTABLE) -> bool:
+    return int(unstable.sum()) > max(1.0, most * unstable.numel())
 
 
 def _tell(contract, name, made: Expected, found: Sampled, number: int, unlike: torch.Tensor, dtype) -> None:
     """Note what of an output is not judged, or judged otherwise, and how much of it is determined in float32."""
-    share = _share(found.unstable[number])
+    some = bool(found.unstable[number].any())
     if found.picks[number] is not None:
-        if share:
+        if some:
             contract.judged(name, "some indices pick among elements that are nearly equal: judged by what they pick")
-    elif share > MOST_UNSTABLE:
+    elif _too_many(found.unstable[number]):
         contract.judged(name, "not judged: more than 5 % of its elements are near a discontinuity")
-    elif share:
+    elif some:
         contract.judged(name, "some elements near a discontinuity are judged loosely, or not if they are integers")
     if bool(unlike.any()):
         contract.judged(

@@ -236,6 +236,24 @@ def test_too_many_elements_near_a_discontinuity_say_nothing_and_are_counted():
     assert any("near a discontinuity" in what for what in contract.notes)
 
 
+def test_one_element_near_a_discontinuity_does_not_excuse_a_small_output():
+    def leaning(x):
+        mean = x.mean(-1)
+        return torch.where(mean > 0, mean + 1, mean - 1)
+
+    x = torch.cat([torch.full((1, 40), 0.1) * torch.tensor([1.0, -1.0]).repeat(20), drawn((7, 40))[0]])
+    x[0, -1] += 1e-8
+    contract = derive(leaning, [x], keep=["x"], dtypes=["float32"])
+    _, expected = expected_of(contract, family="given")
+    right = expected["y"].answer
+    other = torch.where(torch.arange(8) == 0, -right, right)
+    assert compare(right.float(), expected["y"], torch.float32).ok
+    assert compare(other.float(), expected["y"], torch.float32).ok
+    for row, error in ((0, 50.0), (1, 1e-3)):
+        wrong = right + error * (torch.arange(8) == row)
+        assert not compare(wrong.float(), expected["y"], torch.float32).ok
+
+
 def test_what_stored_intermediates_make_unstable_excuses_nothing_else():
     """A third of the rows have a mean so near 0 that bfloat16 may give it the other sign."""
 
