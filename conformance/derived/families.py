@@ -174,7 +174,13 @@ def _is_definite(x: torch.Tensor) -> bool:
 def _heaviness(x: torch.Tensor) -> float:
     """The least element of the diagonals by the root mean square of what else is not 0 in their rows and columns; 0
     where it is none of floating-point numbers, or nothing else is there."""
-    if not is_float(x) or not _are_square(x) or x.shape[-1] < HEAVY or not bool(torch.isfinite(x).all()):
+    if (
+        not is_float(x)
+        or not _are_square(x)
+        or x.shape[-1] < HEAVY
+        or not x.numel()
+        or not bool(torch.isfinite(x).all())
+    ):
         return 0.0
     beside = _beside(x.double())
     return float((x.diagonal(dim1=-2, dim2=-1).double().abs() / beside).min()) if bool((beside > 0).all()) else 0.0

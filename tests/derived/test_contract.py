@@ -364,6 +364,13 @@ def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(n
         assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
 
 
+def test_a_batch_of_structured_matrices_may_be_empty():
+    matrices = drawn((3, 12, 12))[0] + 12 * torch.eye(12)
+    for each in (matrices, matrices.tril(), matrices @ matrices.mT):
+        sizes = derive(torch.linalg.solve, [each, drawn((3, 12, 4))[0]], dtypes=["float32"]).sizes
+        assert any(0 in size.values() for size in sizes)
+
+
 @pytest.mark.parametrize("name", ["definite", "heavy diagonal", "heavy triangle"])
 def test_matrices_that_determine_a_solution_do_so_at_all_sizes_and_in_all_families(name):
     reference, example, _ = STRUCTURED[name]
