@@ -285,12 +285,15 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
 
 @rule(*LINEAR_ALGEBRA)
 def _linear_algebra(noise, func, args, kwargs):
-    """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order."""
+    """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order. What
+    each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination."""
 
     def off(t):
         if not is_float(t) or t.ndim < 2 or t.numel() == 0:
             return t
-        largest = t.abs().amax((-2, -1), keepdim=True).expand(t.shape)
-        return noise.spoil(t, size=largest * root(t.shape[-1]))
+        finite = torch.where(torch.isfinite(t), t, 0.0)
+        size = finite.abs().amax((-2, -1), keepdim=True) * root(t.shape[-1]) * noise.unit
+        places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
+        return t + size * noise.error(places)
 
     return tree_map(lambda t: noise.spoil(t) if is_float(t) else t, func(*tree_map(off, tuple(args)), **kwargs))

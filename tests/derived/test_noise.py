@@ -137,6 +137,22 @@ def skipped(function, *values, run=2):
     return ~torch.isclose(far, right, rtol=0, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("seed", [0, 5])
+def test_equal_rows_of_a_matrix_do_not_cancel_in_a_solution(seed):
+    """Rows come again, so that the answer has zeros: what elimination is off by there is no function of the values."""
+    generator, again = torch.Generator().manual_seed(seed), torch.arange(37) % 20
+    a = torch.randn((20, 20), generator=generator).tril() + 6 * torch.eye(20)
+    b = torch.randn((20, 5), generator=generator)
+    values = [a[again][:, again].tril(), b[again]]
+
+    def solved(a, b):
+        return torch.linalg.solve_triangular(a, b, upper=False)
+
+    found = sampled(solved, values)
+    assert within(found, 0, solved(*values)) <= 1
+    assert within(found, 0, solved(*values) + 1e-5) > 1
+
+
 def test_nan_may_reach_in_a_solution_as_far_as_another_order_of_elimination_takes_it():
     a, b = drawn((12, 12), (12, 3))
     b[3, 1] = math.inf
