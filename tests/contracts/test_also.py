@@ -16,6 +16,7 @@ from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, trials_of
 from touchstone.conformance.selftest.run import drawn_once
 from touchstone.conformance.spec.cases import also_case, plan
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Also, Draw
 
 OPS = [op for op in registry.ops() if registry.contract(op).also]
@@ -24,13 +25,28 @@ EVERY = [(op, name) for op in OPS for name in registry.contract(op).also]
 
 
 def known_good(op: str):
-    """One that was written for the op, and computes all elements at once."""
-    return [p for p in registry.planted(op) if p.is_known_good and p.backend is None and p.name not in SLOW][-1].make()
+    """One that was written for the op, and computes all elements at once; its operands have names."""
+    fn = [p for p in registry.planted(op) if p.is_known_good and p.backend is None and p.name not in SLOW][-1].make()
+    if all(parameter.kind != parameter.VAR_POSITIONAL for parameter in inspect.signature(fn).parameters.values()):
+        return fn
+    names = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in registry.contract(op).operands
+    ]
+    signature = inspect.Signature([*names, inspect.Parameter("params", inspect.Parameter.VAR_KEYWORD)])
+
+    def named(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        return fn(*given.args, **given.kwargs)
+
+    named.__signature__ = signature
+    return named
 
 
 def judged(op: str, name: str, fn) -> str:
     case = also_case(registry.contract(op), name)
-    return judge.run(Subject(op, fn, "fn", "torch@cpu", "cpu", diagnosed=False), CaseTrial(case)).status
+    outcome = judge.run(Subject(op, fn, "fn", "torch@cpu", "cpu", diagnosed=False), CaseTrial(case))
+    assert [str(finding) for finding in outcome.findings if finding.check == Check.RAISED] == []
+    return outcome.status
 
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
@@ -64,15 +80,25 @@ def beyond(place: int):
     return make
 
 
+def called(fn, args, kwargs, others):
+    """The call with some arguments, by name, replaced; those given by position stay there."""
+    names = inspect.signature(fn).parameters
+    by_position = [others.get(name, given) for name, given in zip(names, args, strict=False)]
+    return fn(*by_position, **{name: others.get(name, given) for name, given in kwargs.items()})
+
+
+def by_name(fn, args, kwargs):
+    return dict(zip(inspect.signature(fn).parameters, args, strict=False)) | kwargs
+
+
 def changed(**changes):
     """Operands, by name, are others."""
 
     def make(fn):
-        names = list(inspect.signature(fn).parameters)
-
         def wrong(*args, **kwargs):
-            given = dict(zip(names, args, strict=False)) | kwargs
-            return fn(**given | {name: change(given[name]) for name, change in changes.items() if name in given})
+            given = by_name(fn, args, kwargs)
+            others = {name: change(given[name]) for name, change in changes.items() if name in given}
+            return called(fn, args, kwargs, others)
 
         return wrong
 
@@ -83,14 +109,12 @@ def in_parts(along: dict[str, int], rows: int, sums: tuple[int, ...]):
     """The call in parts of some operands, of which some outputs are sums: added up in the outputs' own dtype."""
 
     def make(fn):
-        names = list(inspect.signature(fn).parameters)
-
         def wrong(*args, **kwargs):
-            given = dict(zip(names, args, strict=False)) | kwargs
+            given = by_name(fn, args, kwargs)
             parts = zip(*(given[name].split(rows, axis) for name, axis in along.items()), strict=True)
-            every = [fn(**given | dict(zip(along, part, strict=True))) for part in parts]
+            every = [called(fn, args, kwargs, dict(zip(along, part, strict=True))) for part in parts]
             every = [found if isinstance(found, tuple) else (found,) for found in every]
-            found = fn(**given)
+            found = fn(*args, **kwargs)
             whole = list(found) if isinstance(found, tuple) else [found]
             for place in sums:
                 whole[place] = every[0][place]
