@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Operand, dtype_name
-from touchstone.conformance.spec.layouts import FAR_LAYOUTS, PLANS, far_axis
+from touchstone.conformance.spec.layouts import BROADCASTS, FAR_LAYOUTS, PLANS, far_axis
 from touchstone.conformance.spec.words import expected_one_of
 
 LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
+LONG = 1000  # from which on an axis is longer than a tile
 LAYOUTS = 12  # of many calls, those that are tried: a fourth of the calls
 REGULAR_SIZES = {"quick": 5}  # of a contract's regular sizes; at other levels all of them
 REGULAR_FAMILIES = {"quick": 1, "default": 4}  # with each size, parameters and dtype; at level thorough all of them
@@ -66,6 +67,8 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
     single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
+    if level == "quick":  # elsewhere among the pairs of a size and a layout
+        single += _long_and_strided(contract, seed)
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
@@ -201,6 +204,43 @@ def also_case(contract: Contract, name: str, seed: int = 0) -> Case:
     layouts = tuple((operand, one.layouts.get(operand, layout)) for operand, layout in plain.layouts)
     params = tuple((param, one.params.get(param, value)) for param, value in plain.params)
     return replace(plain, layouts=layouts, params=params)
+
+
+def _long_and_strided(contract: Contract, seed: int) -> Iterator[Case]:
+    """At the longest size of each axis of each operand that is longer than a tile, all operands in strides of their
+    own, in one dtype: a path for what is large is often one for what is contiguous too."""
+    first, found = next(iter(contract.values)), dict[Case, None]()
+    plain = [plain_case(contract, contract.dtypes[0], first, seed, size) for size in contract.sizes]
+    plain = [case for case in plain if case.filled]
+    for name in [name for name, operand in contract.operands.items() if not operand.own_dtype]:
+        shapes = {case: contract.operand_shape(name, case) for case in plain}
+        for axis in range(min(map(len, shapes.values()), default=0)):
+            long = [case for case in plain if shapes[case][axis] >= LONG]
+            long.sort(key=lambda case: (1 in shapes[case], -shapes[case][axis]))  # one row has no strides of its own
+            turned = (_all_strided(contract, case) for case in long)
+            found |= dict.fromkeys(itertools.islice(filter(contract.valid, turned), 1))
+    for turn, case in enumerate(found):
+        typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])
+        yield typed if contract.valid(typed) else case
+
+
+def _all_strided(contract: Contract, case: Case) -> Case:
+    return replace(case, layouts=tuple((name, _strided(contract, case, name)) for name, _ in case.layouts))
+
+
+def _strided(contract: Contract, case: Case, name: str) -> str:
+    """The first layout of an operand, of those that share no element, in which a case has other strides than usual;
+    with "transposed" before the others."""
+    operand, shape = contract.operands[name], contract.operand_shape(name, case)
+    if operand.own_dtype:
+        return operand.layouts[0]
+    _, usual, _ = PLANS["contiguous"](shape)
+    for layout in sorted(operand.layouts, key=lambda layout: layout != "transposed"):
+        if layout not in (*BROADCASTS, "none"):
+            _, strides, _ = PLANS[layout](shape)
+            if any(n > 1 and one != other for n, one, other in zip(shape, strides, usual, strict=True)):
+                return layout
+    return operand.layouts[0]
 
 
 def _pairs_of_options(contract: Contract, seed: int) -> Iterator[Case]:

@@ -634,6 +634,23 @@ def test_pairs_of_options_that_do_not_go_together_are_left_out():
     )
 
 
+def test_what_is_long_along_an_axis_comes_in_strides_of_its_own():
+    """At the longest size along each axis, one row only where there is no other, of no layout that repeats elements."""
+    sizes = [dict(rows=7, cols=9), dict(rows=2000, cols=3), dict(rows=1, cols=5000), dict(rows=2, cols=1200)]
+    operands = {
+        "x": Operand("rows cols", ("contiguous", "broadcast", "sliced", "transposed")),
+        "w": Operand("cols", layouts.VECTOR),
+    }
+    contract = toy(sizes=sizes, operands=operands)
+    found = [(case.size["rows"], case.size["cols"], case.layout) for case in generate._long_and_strided(contract, 0)]
+    strided = {"x": "transposed", "w": "step"}
+    assert found[:2] == [(2000, 3, strided), (2, 1200, strided)]
+    assert {(rows, cols) for rows, cols, _ in found[2:]} <= {(1, 5000)}
+    assert set(plan(contract, "quick").cases) >= set(generate._long_and_strided(contract, 0))
+    short = toy(sizes=sizes[:1], operands=operands)
+    assert list(generate._long_and_strided(short, 0)) == []
+
+
 def test_more_rows_than_a_grid_has_blocks():
     contract = toy(beyond_grid=[dict(rows=70000, cols=3), dict(rows=2, cols=70000)])
     quick = list(generate._beyond_grid(contract, "quick", 1))
