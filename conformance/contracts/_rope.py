@@ -161,7 +161,10 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
             "cos": Operand("P half", TABLE, dtypes=(torch.float32, None)),
             "sin": Operand("P half", TABLE, dtypes=(torch.float32, None)),
             "positions": Operand(
-                "B S", ("contiguous", "none", "transposed", "step"), dtypes=(torch.int64, torch.int32), indexes="P"
+                "B S",
+                ("contiguous", "none", *layouts.TABLE[1:], "broadcast"),
+                dtypes=(torch.int64, torch.int32),
+                indexes="P",
             ),
         },
         outputs={returned[0]: Output("B Hq S D"), returned[1]: Output("B Hkv S D")},

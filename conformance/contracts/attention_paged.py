@@ -232,9 +232,7 @@ contract = Contract(
         "q": Operand("B Hq Sq D", layouts.HEADS),
         "k_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows),
         "v_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows),
-        "block_table": Operand(
-            "B n", ("contiguous", "transposed", "step"), torch.int32, indexes="P", garbage=_unused_entries
-        ),
+        "block_table": Operand("B n", layouts.TABLE, torch.int32, indexes="P", garbage=_unused_entries),
         "lengths": Operand("B", ("contiguous", "step", "offset"), torch.int32, fixed=True),
     },
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},

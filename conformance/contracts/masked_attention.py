@@ -64,11 +64,12 @@ PARAMS = {
 }
 OPTIONAL = ("bias", "slopes", "seg_q", "seg_k")
 SOME = ("contiguous", "heads_inside", "step", "offset")  # layouts: there are many axes
+BIAS = ("none", "contiguous", "transposed", "broadcast", "broadcast_second", "sliced")
 OPERANDS = {  # bias and slopes are None in the plain cases, where they thus do not count; without segments are the laws
-    "bias": Operand("B Hq Sq Sk", ("none", "contiguous", "transposed", "broadcast"), counts=False),
+    "bias": Operand("B Hq Sq Sk", BIAS, counts=False),
     "slopes": Operand("Hq", ("none", "contiguous", "step"), torch.float32, counts=False),
-    "seg_q": Operand("B Sq", ("contiguous", "step"), torch.int32),
-    "seg_k": Operand("B Sk", ("contiguous", "step"), torch.int32),
+    "seg_q": Operand("B Sq", ("contiguous", "step", "sliced"), torch.int32),
+    "seg_k": Operand("B Sk", ("contiguous", "step", "sliced"), torch.int32),
 }
 
 

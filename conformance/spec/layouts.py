@@ -173,6 +173,7 @@ PLANS: dict[str, Callable] = {
     "interleaved": _interleaved,  # one half of (P, 2, *) memory seen as (P, *): keys and values of a page side by side
     "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
     "broadcast": _broadcast(0),  # stride 0 on the first axis
+    "broadcast_second": _broadcast(1),  # stride 0 on the second axis: one for all heads
     "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
     **{layout: _far(axis) for axis, layout in enumerate(FAR_LAYOUTS)},
 }
@@ -181,7 +182,8 @@ MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "
 VECTOR = ("contiguous", "step", "offset", "broadcast_last")
 PAGES = ("contiguous", "interleaved", "heads_inside", "offset", "step")  # (pages, rows of a page, heads, dim)
 HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast")
-BROADCASTS = ("broadcast", "broadcast_last")
+TABLE = ("contiguous", "transposed", "step", "sliced")  # integers by (batch, place), often cut from a wider one
+BROADCASTS = ("broadcast", "broadcast_second", "broadcast_last")
 WRITABLE = tuple(name for name in PLANS if name not in (*BROADCASTS, *FAR_LAYOUTS))  # one place for each element
 
 

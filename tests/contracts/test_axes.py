@@ -12,6 +12,7 @@ from touchstone.conformance.judging import calls, judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, Int64Index, ManyCalls, called_once, trials_of
 from touchstone.conformance.spec.cases import plain_case, plan
+from touchstone.conformance.spec.checks import Check
 
 ATTENTION = ("attention", "attention_backward")
 MLP = ("mlp", "mlp_backward", "gated_mlp")
@@ -278,3 +279,51 @@ def test_a_case_that_would_take_long_is_called_with_fewer_rows(monkeypatch):
     assert [finding.severity for finding in outcome.findings] == ["note"]
     assert "not called with them" in outcome.findings[0].message
     assert many_rows(lambda x: softmax(x) * 1.1).status == FAILED
+
+
+def status(op, fn, trial):
+    outcome = judge.run(Subject(op, fn, "fn", "torch@cpu", "cpu", diagnosed=False), trial)
+    assert [str(finding) for finding in outcome.findings if finding.check == Check.RAISED] == []
+    return outcome.status
+
+
+def read_as_packed(axis):
+    """The stride of an axis is not looked at: that of a contiguous tensor is taken for it."""
+
+    def read(x):
+        strides = list(x.stride())
+        strides[axis] = torch.empty(x.shape).stride(axis)
+        reach = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True))
+        room = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+        return x.as_strided(x.shape, strides) if 0 < reach <= room else torch.zeros_like(x)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("op", "operand", "axis", "layout"),
+    [
+        ("rope", "positions", 0, "sliced"),
+        ("rope", "positions", 0, "broadcast"),
+        ("rope_backward", "positions", 0, "sliced"),
+        ("attention_paged", "block_table", 0, "sliced"),
+        ("masked_attention", "bias", 1, "broadcast_second"),
+        ("masked_attention", "bias", 2, "sliced"),
+        ("masked_attention", "seg_q", 0, "sliced"),
+        ("masked_attention", "seg_k", 0, "sliced"),
+    ],
+)
+def test_strides_of_indices_masks_and_biases_are_looked_at(op, operand, axis, layout):
+    contract, fn = registry.contract(op), known_good(op)
+    place, read = list(contract.operands).index(operand), read_as_packed(axis)
+    cases = [case for case in plan(contract, "quick").cases if case.layout[operand] == layout and case.filled]
+
+    def wrong(*args, **kwargs):
+        given = list(args)
+        if given[place] is not None:
+            given[place] = read(given[place])
+            if within := contract.operands[operand].indexes:
+                given[place] = given[place].clamp_min(0) % min(case.size[within] for case in cases)
+        return fn(*given, **kwargs)
+
+    assert any(status(op, wrong, CaseTrial(case)) == FAILED for case in cases)

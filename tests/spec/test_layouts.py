@@ -21,6 +21,7 @@ SHAPES = {
     "interleaved": [(3, 7), (2, 3, 4, 5)],
     "offset": [(5,), (3, 7), (2, 3, 4, 5)],
     "broadcast": [(5,), (3, 7), (2, 3, 4, 5)],
+    "broadcast_second": [(2, 3, 4, 5)],
     "broadcast_last": [(5,), (3, 7)],
 }
 ALL = [
@@ -96,6 +97,7 @@ STRIDES = {
     ("offset", (3, 7)): ((7, 1), 1),
     ("broadcast", (3, 7)): ((0, 1), 0),
     ("broadcast", (2, 3, 4, 5)): ((0, 20, 5, 1), 0),
+    ("broadcast_second", (2, 3, 4, 5)): ((20, 0, 5, 1), 0),
     ("broadcast_last", (3, 7)): ((1, 0), 0),
     ("broadcast_last", (5,)): ((0,), 0),
 }
