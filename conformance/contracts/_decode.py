@@ -2,6 +2,7 @@
 keys, and laws that hold for every such op."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ import torch
 from touchstone.conformance.contracts import attention
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.compare import compare
-from touchstone.conformance.spec.contract import Case
+from touchstone.conformance.spec.contract import Case, Property
 
 NAMES = ("o", "lse")
+TIMES = 32  # the keys of the smallest size where several tiles are wanted
 Bound = Callable[[int, int], dict[str, Expected]]
 
 
@@ -83,6 +85,40 @@ def sequences_are_independent(call, arguments, outputs, case) -> str | None:
     again = call(**{**arguments, "lengths": lengths})
     same = all(torch.equal(before[-1], after[-1]) for before, after in zip(outputs, again, strict=True))
     return None if same else "the last sequence changed when only the lengths of others did"
+
+
+def nothing_is_left(longer: Callable[[dict[str, Any]], dict[str, Any]], keys: Callable[[Case], Case]) -> Property:
+    """Law: over a cache of several tiles, which `longer` makes of the arguments and `keys` of the case, an answer is
+    the same after a call in which all sequences are longer: no buffer keeps a part that only that call had."""
+
+    def check(call, arguments, outputs, case) -> str | None:
+        given, lengths = longer(arguments), arguments["lengths"]
+        some = {**given, "lengths": lengths * (TIMES // 2)}
+        before = call(**some)
+        call(**{**given, "lengths": torch.full_like(lengths, int(lengths.max()) * TIMES)})
+        after = call(**some)
+        return apart(before, after, "a call with more keys in between")
+
+    return Property("an earlier call leaves nothing behind", check, elsewhere=keys)
+
+
+def nothing_is_left_of_caches(*caches: str) -> Property:
+    """The same of `caches` (B, Sk, ...) or, of rank 4 and more, (B, heads, Sk, ...)."""
+
+    def longer(arguments):
+        made = {}
+        for name in caches:
+            x = arguments[name]
+            axis = 1 if x.ndim == 3 else 2
+            made[name] = torch.cat([x.nan_to_num(0.0, 0.0, 0.0) if x.is_floating_point() else x] * TIMES, axis)
+        return {**arguments, **made}
+
+    return nothing_is_left(longer, lambda case: sized(case, Sk=TIMES * case.size["Sk"]))
+
+
+def sized(case: Case, **sizes: int) -> Case:
+    """The case of other sizes."""
+    return replace(case, sizes=tuple({**case.size, **sizes}.items()))
 
 
 def order_of_keys(*caches: str) -> Callable[..., str | None]:

@@ -9,6 +9,7 @@ from touchstone.conformance.contracts._decode import (
     by_sequence,
     keys_of,
     lengths_of,
+    nothing_is_left_of_caches,
     order_of_keys,
     over_own_keys,
     sequences_are_independent,
@@ -48,7 +49,7 @@ REGULAR = Regular(
         ]
     ]
 )
-BEYOND_GRID = [dict(B=2, Hq=34501, Hkv=1, Sq=1, Sk=3, D=4)]
+BEYOND_GRID = [dict(B=3, Hq=23001, Hkv=1, Sq=1, Sk=3, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, Sk=seq, D=128)
     for batch, heads, seq in [(64, 8, 4096), (16, 8, 16384), (1, 8, 131072), (16, 32, 4096)]
@@ -126,6 +127,8 @@ ALSO = {
     "equal_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=96, D=16), _family(equal_scores), dtype="float16"),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=24, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=769, D=16)),  # 513 of them: than whole tiles, than whole parts
+    # the last key, in a tile of its own, is seen by one query of three
+    "queries_before_a_tile": Also(dict(B=1, Hq=2, Hkv=1, Sq=3, Sk=769, D=16)),
 }
 contract = Contract(
     operands={
@@ -171,6 +174,7 @@ contract = Contract(
     properties=[
         Property("order of keys does not matter", order_of_keys("k", "v")),
         Property("sequences are independent", sequences_are_independent),
+        nothing_is_left_of_caches("k", "v"),
         equals_op("attention where the cache is full", _filled, _of_attention),
     ],
 )

@@ -16,6 +16,7 @@ from touchstone.conformance.contracts._decode import (
     by_sequence,
     keys_of,
     lengths_of,
+    nothing_is_left_of_caches,
     order_of_keys,
     over_own_keys,
     sequences_are_independent,
@@ -68,7 +69,7 @@ REGULAR = Regular(
         ]
     ]
 )
-BEYOND_GRID = [_size(2, 34501, 1, 1, 3, 4, 1)]
+BEYOND_GRID = [_size(3, 23001, 1, 1, 3, 4, 1)]
 LARGE = [
     _size(*size)
     for size in [
@@ -215,6 +216,8 @@ ALSO = {
     **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
     "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1)),  # 513 of them: than whole tiles, than whole parts
+    # the last key, in a tile of its own, is seen by one query of three
+    "queries_before_a_tile": Also(_size(1, 2, 1, 3, 769, 16, 1)),
 }
 contract = Contract(
     operands={
@@ -268,6 +271,7 @@ contract = Contract(
         Property("order of keys does not matter", order_of_keys(*CACHES)),
         Property("linear in v", _doubled_values),
         Property("sequences are independent", sequences_are_independent),
+        nothing_is_left_of_caches(*CACHES),
     ],
 )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from touchstone.conformance.contracts import attention, attention_decode
+from touchstone.conformance.contracts._decode import TIMES, nothing_is_left, sized
 from touchstone.conformance.contracts._laws import equals_op, relabels
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
@@ -39,7 +40,7 @@ REGULAR = Regular(
         ]
     ]
 )
-BEYOND_GRID = [dict(B=2, Hq=34501, Hkv=1, Sq=1, P=4, page=2, n=2, D=4)]
+BEYOND_GRID = [dict(B=3, Hq=23001, Hkv=1, Sq=1, P=4, page=2, n=2, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, P=batch * most, page=16, n=most, D=128)
     for batch, heads, most in [(64, 8, 256), (16, 8, 1024), (1, 8, 8192), (16, 32, 256)]
@@ -202,6 +203,13 @@ def _in_one_page(arguments, case):
     return {**arguments, **caches, "block_table": table}
 
 
+def _more_entries(arguments):
+    """Each sequence's pages, one time after the other."""
+    table = arguments["block_table"].masked_fill(_unused_entries(arguments, {}), 0)
+    caches = {name: arguments[name].nan_to_num(0.0, 0.0, 0.0) for name in ("k_cache", "v_cache")}
+    return {**arguments, **caches, "block_table": torch.cat([table] * TIMES, 1)}
+
+
 def _of_decode(exact, case):
     return attention_decode.expect(gathered(exact), {"scale": exact["scale"]}, dtype=case.torch_dtype)
 
@@ -225,7 +233,9 @@ ALSO = {
     ),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, P=7, page=8, n=3, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16)),  # 513 of them
-    "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=33000, page=1, n=33, D=8)),
+    # the last key, in a tile of its own, is seen by one query of three
+    "queries_before_a_tile": Also(dict(B=1, Hq=2, Hkv=1, Sq=3, P=770, page=1, n=769, D=16)),
+    "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=66001, page=1, n=33, D=8)),
 }
 contract = Contract(
     operands={
@@ -274,6 +284,7 @@ contract = Contract(
     ],
     properties=[
         relabels("numbers of pages do not matter", _other_numbers),
+        nothing_is_left(_more_entries, lambda case: sized(case, n=TIMES * case.size["n"])),
         Property(
             "a shared page is as good as its copy", _shared_is_copied, bitwise=True, elsewhere=_one_page_for_each_entry
         ),

@@ -11,6 +11,7 @@ from touchstone.conformance.contracts._decode import (
     by_sequence,
     keys_of,
     lengths_of,
+    nothing_is_left_of_caches,
     order_of_keys,
     over_own_keys,
     sequences_are_independent,
@@ -51,7 +52,7 @@ REGULAR = Regular(
         ]
     ]
 )
-BEYOND_GRID = [dict(zip(AXES, (2, 34501, 1, 3, 6, 4), strict=True))]
+BEYOND_GRID = [dict(zip(AXES, (3, 23001, 1, 3, 6, 4), strict=True))]
 LARGE = [
     dict(zip(AXES, size, strict=True))
     for size in [
@@ -195,6 +196,9 @@ ALSO = {
     ),
     "low_scores": Also(dict(zip(AXES, (3, 3, 1, 24, 24, 16), strict=True)), _family(_low_scores)),
     "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
+    # the last key, in a tile of its own, is seen by one query of three
+    "queries_before_a_tile": Also(dict(zip(AXES, (1, 2, 3, 769, 24, 16), strict=True))),
+    "wide_rotary": Also(dict(zip(AXES, (3, 3, 1, 24, 168, 72), strict=True))),  # 96 columns beside those of the values
 }
 contract = Contract(
     operands={
@@ -239,6 +243,7 @@ contract = Contract(
         Property("order of keys does not matter", order_of_keys("cache")),
         Property("order of columns does not matter", _columns_change_places),
         Property("sequences are independent", sequences_are_independent),
+        nothing_is_left_of_caches("cache"),
     ],
 )
 

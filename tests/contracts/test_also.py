@@ -364,6 +364,20 @@ def projected_in_tiles_of_16_bits(fn):
     return wrong
 
 
+def nan_before_the_last_part(fn):
+    """A query that sees nothing of the last 256 keys of several times 256 is NaN."""
+
+    def wrong(*args, **kwargs):
+        o, lse = fn(*args, **kwargs)
+        queries = o.shape[2]
+        for b, keys in enumerate(by_name(fn, args, kwargs)["lengths"].tolist()):
+            last = (keys - 1) // 256 * 256
+            o[b, :, : max(0, last - keys + queries) if last > 0 else 0] = torch.nan
+        return o, lse
+
+    return wrong
+
+
 ATTENTION = ("attention", "attention_varlen", "masked_attention")
 ATTENTION_BACKWARD = ("attention_backward", "attention_varlen_backward", "masked_attention_backward")
 WHOLE_TILES = ("whole_tiles", "keys_of_whole_tiles")
@@ -472,6 +486,8 @@ WRONG = [
     ("masked_attention", "wide_window", lambda fn: lambda *a, window, **k: fn(*a, window=min(window, 64), **k)),
     ("masked_attention", "wide_window_both_sides", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),
     ("masked_attention_backward", "wide_window", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),
+    *((op, "queries_before_a_tile", nan_before_the_last_part) for op in CACHED),
+    ("attention_paged", "many_pages", changed(block_table=lambda t: t % 2**16)),
 ]
 
 

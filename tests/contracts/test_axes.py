@@ -10,7 +10,14 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import calls, judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
-from touchstone.conformance.judging.trials import CaseTrial, Int64Index, ManyCalls, called_once, trials_of
+from touchstone.conformance.judging.trials import (
+    CaseTrial,
+    Int64Index,
+    ManyCalls,
+    PropertyTrial,
+    called_once,
+    trials_of,
+)
 from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.checks import Check
 
@@ -281,10 +288,59 @@ def test_a_case_that_would_take_long_is_called_with_fewer_rows(monkeypatch):
     assert many_rows(lambda x: softmax(x) * 1.1).status == FAILED
 
 
+CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
+
+
 def status(op, fn, trial):
     outcome = judge.run(Subject(op, fn, "fn", "torch@cpu", "cpu", diagnosed=False), trial)
     assert [str(finding) for finding in outcome.findings if finding.check == Check.RAISED] == []
     return outcome.status
+
+
+def zeros_of_heads_beyond(fn):
+    """Of all sequences' heads in one row, those beyond 65535 have an o of 0."""
+
+    def wrong(*args, **kwargs):
+        o, lse = fn(*args, **kwargs)
+        o.flatten(0, 1)[65535:] = 0
+        return o, lse
+
+    return wrong
+
+
+@pytest.mark.parametrize("op", CACHED)
+def test_heads_beyond_a_grid_have_keys(op):
+    contract = registry.contract(op)
+    trial = CaseTrial(plain_case(contract, "float32", next(iter(contract.values)), size=contract.beyond_grid[0]))
+    assert status(op, zeros_of_heads_beyond(known_good(op)), trial) == FAILED
+
+
+def law_of(op, name):
+    trials, _ = trials_of(Subject(op, not_called, "law", "user@cpu", "cpu"), "quick")
+    return next(trial for trial in trials if isinstance(trial, PropertyTrial) and trial.prop.name == name)
+
+
+def keeping_what_was_longer(fn, place):
+    """The answer to a call of the same shapes with more keys, as the operand at `place` has them, is given once more to
+    the next one."""
+    kept = {}
+
+    def wrong(*args, **kwargs):
+        shapes = tuple(tuple(x.shape) for x in args if isinstance(x, torch.Tensor))
+        keys, found = int(args[place].max()), fn(*args, **kwargs)
+        before = kept.get(shapes)
+        kept[shapes] = keys, found
+        return tuple(y.clone() for y in (before[1] if before and before[0] > keys else found))
+
+    return wrong
+
+
+@pytest.mark.parametrize("op", CACHED)
+def test_what_an_earlier_call_leaves_behind_is_found(op):
+    trial = law_of(op, "an earlier call leaves nothing behind")
+    assert status(op, known_good(op), trial) == PASSED
+    place = list(registry.contract(op).operands).index("lengths")
+    assert status(op, keeping_what_was_longer(known_good(op), place), trial) == FAILED
 
 
 def read_as_packed(axis):
