@@ -130,12 +130,18 @@ def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
 
 def tails_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
     """Each function in float16, as far out as it has values there: an exponential that overflows or loses digits on the
-    way to an answer that float16 holds."""
+    way to an answer that float16 holds. In the last row six times the argument is beyond the largest float16, and
+    the argument is not."""
     size = {"rows": 7, "cols": 127}
-    return {
-        f"tails_{name}": Also(size, _between(operand, -18.0, 18.0), {"activation": name}, dtype="float16")
-        for name in names
-    }
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn = _between(operand, -18.0, 18.0)(draw)
+        x = drawn[operand]
+        assert x is not None
+        x[-1] = x[-1].sign() * draw.uniform(x[-1].shape, 11000.0, 13000.0)
+        return drawn
+
+    return {f"tails_{name}": Also(size, family, {"activation": name}, dtype="float16") for name in names}
 
 
 def moved(

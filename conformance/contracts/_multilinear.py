@@ -24,7 +24,7 @@ Terms = Callable[[Mapping[str, Any], Mapping[str, Any]], Scalar]  # of inputs an
 Along = str | Callable[[Mapping[str, Any]], str]  # the summed axis, or a function of the parameters that names it
 LONG = 4096  # terms from which on a budget for their sum is more than one of them
 SHORT = 100  # terms at most where an overflow is a matter of the terms, not of their rounding
-SPECIAL = ("one_nan", "other_nan", "one_inf", "opposite_infs", "zero_times_inf")
+SPECIAL = ("one_nan", "other_nan", "one_inf", "opposite_infs", "zero_times_inf", "inf_times_zero")
 
 
 def multilinear(
@@ -111,6 +111,7 @@ def families(operands: Mapping[str, Operand], along: Along) -> dict[str, Callabl
     found["opposite_infs"] = family(_with({0: math.inf, -1: -math.inf}, {0: 1.0, -1: 1.0}))
     if len(operands) > 1:
         found["zero_times_inf"] = family(_with({-1: 0.0}, {-1: math.inf}))
+        found["inf_times_zero"] = family(_with({-1: math.inf}, {-1: 0.0}))
     found["overflowing"] = family(_overflowing(len(operands)))
     return found
 

@@ -14,6 +14,7 @@ from touchstone.conformance.contracts._laws import adjoint
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected, finite
 from touchstone.conformance.spec.contract import (
+    Also,
     Case,
     Contract,
     Draw,
@@ -172,6 +173,7 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         regular=Regular(_sizes(REGULAR), {"interleaved": (False,)}),
         beyond_grid=_sizes(BEYOND_GRID),
         large=LARGE,
+        also={"wide_heads": Also(dict(zip(LETTERS, (2, 3, 2, 3, 264, 130, 9), strict=True)), dtype="float16")},
         int64_index=Int64Index(
             dict(zip(LETTERS, (2**14 + 3, 16, 1, 64, 128, 64, 64), strict=True)), rows={q: 0, k: 0, "positions": 0}
         ),

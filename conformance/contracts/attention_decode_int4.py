@@ -172,6 +172,13 @@ def _shifted_negative(draw: Draw, drawn) -> None:
     drawn["k_scales"][..., 1] = -15 * drawn["k_scales"][..., 0] - 6
 
 
+def _beyond_float16(draw: Draw, drawn) -> None:
+    """Factors and shifts that bfloat16 holds and float16 does not: large ones of the values, small ones of the keys."""
+    drawn["q"] = drawn["q"] * 2.0**20
+    drawn["k_scales"] = drawn["k_scales"] * 2.0**-20
+    drawn["v_scales"] = drawn["v_scales"] * 2.0**20
+
+
 def _cancelling(draw: Draw, drawn) -> None:
     """Values above zero over the first half of the keys and below over the second, with nearly equal scores."""
     drawn["q"] = drawn["q"] * 0.25
@@ -218,6 +225,8 @@ ALSO = {
     "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1)),  # 513 of them: than whole tiles, than whole parts
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(_size(1, 2, 1, 3, 769, 16, 1)),
+    "tail_of_a_tile": Also(_size(3, 4, 2, 1, 150, 32, 2)),  # 100, none and 150 keys
+    "beyond_float16": Also(_size(3, 4, 2, 1, 24, 16, 2), _family(_beyond_float16), dtype="bfloat16"),
 }
 contract = Contract(
     operands={

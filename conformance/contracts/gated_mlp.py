@@ -25,6 +25,7 @@ from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, Scalar, dot_extra
 from touchstone.conformance.spec.compare import DRIFT_ELEMENTS
 from touchstone.conformance.spec.contract import (
+    Also,
     Contract,
     Draw,
     Int64Index,
@@ -200,7 +201,8 @@ contract = Contract(
         "binary": _binary,
     },
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},
-    also=each_of_one(SIZES[0]),
+    also=each_of_one(SIZES[0])
+    | {f"one_row_{name}": Also({**SIZES[0], "M": 1}, _positive, {"activation": name}) for name in ACTIVATIONS},
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

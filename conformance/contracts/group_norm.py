@@ -108,7 +108,10 @@ contract = Contract(
         {"groups": (32,)},
     ),
     beyond_grid=[{"N": 65600, "C": 6, "trailing": ()}],
-    also={"long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)})}
+    also={
+        "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),
+        "channels_of_a_group": Also({"N": 2, "C": 1542, "trailing": (3,)}, dtype="float16"),  # 514
+    }
     | bounds_rows.powers_of_two(lambda n: {"N": 2, "C": 6, "trailing": (n // 2,)})  # 3 groups of 2 channels
     | each_of_one({"N": 2, "C": 6, "trailing": (5,)}, "N")
     | bounds_rows.large_squares(_family, size={"N": 2, "C": 6, "trailing": (5,)}),

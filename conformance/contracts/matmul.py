@@ -159,6 +159,8 @@ contract = Contract(
         "large_partial_sums": Also(dict(M=3, K=4099, N=5), "cancelling", dtype="bfloat16"),
         "one_row": Also(dict(M=1, K=40, N=40), layouts={"b": "transposed"}),  # a product with a vector by itself
         "one_column": Also(dict(M=40, K=40, N=1), layouts={"a": "transposed"}),
+        "one_row_in_steps": Also(dict(M=1, K=40, N=40), layouts={"a": "step"}),
+        "one_column_in_steps": Also(dict(M=40, K=40, N=1), layouts={"b": "step"}),
         "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
         "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),
     },

@@ -1,6 +1,7 @@
 """mlp(x, w1, b1, w2, b2, *, activation): y = act(x·w1 + b1)·w2 + b2; b1 and b2 may be None."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -227,6 +228,12 @@ def with_nan(make):
     return family
 
 
+def of_one(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> dict[str, Also]:
+    """One along each axis, and one row with each activation: of `family`, in whose tail the activations differ."""
+    rows = {name: Also({**SIZES[0], "M": 1}, family, {"activation": name}) for name in ACTIVATIONS}
+    return each_of_one(SIZES[0]) | {f"one_row_{name}": one for name, one in rows.items()}
+
+
 VALUES = {
     "normal": normal,
     "row_scales": row_scales,
@@ -326,7 +333,7 @@ contract = Contract(
         **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
-    also=OF_EACH | each_of_one(SIZES[0]),
+    also=OF_EACH | of_one(negative),
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -20,7 +20,6 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
-    each_of_one,
     with_params,
 )
 from touchstone.reference._activations import torch_act, torch_act_grad
@@ -189,7 +188,7 @@ contract = Contract(
     regular=mlp.REGULAR,
     beyond_grid=mlp.BEYOND_GRID,
     also=mlp.OF_EACH
-    | each_of_one(mlp.SIZES[0])
+    | mlp.of_one(_family(mlp.negative))
     | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,

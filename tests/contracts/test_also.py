@@ -378,6 +378,43 @@ def nan_before_the_last_part(fn):
     return wrong
 
 
+def not_shifted_in_the_last_tile(scales):
+    """Where there are several tiles of 64 keys, what is left over is not shifted."""
+    tiles = scales.shape[2] // 64 * 64
+    found = scales.clone()
+    found[:, :, tiles if tiles else scales.shape[2] :, :, 1] = 0
+    return found
+
+
+def in_float16(x):
+    """What bfloat16 holds, as float16 holds it."""
+    return x.half().to(x.dtype)
+
+
+def channels_up_to(count: int):
+    """Of each group, so many channels are written."""
+
+    def make(fn):
+        def wrong(x, *others, groups, **params):
+            y = fn(x, *others, groups=groups, **params)
+            y.unflatten(1, (groups, -1))[:, :, count:] = 0
+            return y
+
+        return wrong
+
+    return make
+
+
+def product_in_16_bits(fn):
+    """hardswish's product is rounded before it is divided by 6."""
+
+    def wrong(x, bias, *rest, activation):
+        z = x.float() + (0.0 if bias is None else bias.float())
+        return ((z * (z + 3).clamp(0, 6)).to(x.dtype).float() / 6).to(x.dtype)
+
+    return wrong
+
+
 ATTENTION = ("attention", "attention_varlen", "masked_attention")
 ATTENTION_BACKWARD = ("attention_backward", "attention_varlen_backward", "masked_attention_backward")
 WHOLE_TILES = ("whole_tiles", "keys_of_whole_tiles")
@@ -396,6 +433,8 @@ POWERS = (2048, 4096, 8192)
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
 AT_MOST_512 = changed(lengths=lambda n: n.clamp_max(512))
 CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
+MLPS = ("mlp", "mlp_backward", "gated_mlp")
+OTHERS = {"gelu": "gelu_tanh", "gelu_tanh": "gelu", "silu": "gelu", "relu": "silu"}
 WRONG = [
     *((op, "long_rows", beyond(65536)) for op in LONG_ROWS.split()),
     *((op, "many_elements", beyond(2**18)) for op in MANY.split() if op != "activation"),
@@ -487,7 +526,19 @@ WRONG = [
     ("masked_attention", "wide_window_both_sides", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),
     ("masked_attention_backward", "wide_window", lambda fn: lambda *a, window, **k: fn(*a, window=64, **k)),
     *((op, "queries_before_a_tile", nan_before_the_last_part) for op in CACHED),
+    ("attention_decode_int4", "tail_of_a_tile", changed(v_scales=not_shifted_in_the_last_tile)),
+    *(("attention_decode_int4", "beyond_float16", changed(**{n: in_float16})) for n in ("k_scales", "v_scales")),
     ("attention_paged", "many_pages", changed(block_table=lambda t: t % 2**16)),
+    ("mla_decode", "wide_rotary", changed(cache=narrow(72 + 64))),
+    ("mla", "tail_of_latents", changed(c=narrow(192))),
+    *((op, "wide_heads", up_to(256, 0)) for op in ("rope", "rope_backward")),
+    *((op, f"one_row_{name}", changed(activation=OTHERS.get)) for op in MLPS for name in OTHERS),
+    ("group_norm", "channels_of_a_group", channels_up_to(512)),
+    ("activation", "tails_hardswish", product_in_16_bits),
+    ("matmul", "one_row_in_steps", flat),
+    ("matmul", "one_column_in_steps", flat),
+    ("reduce", "large_partial_sums", in_parts({"x": 0}, 256, (0,))),
+    ("reduce_rows", "columns_beyond_grid", beyond(65535)),
 ]
 
 

@@ -343,6 +343,19 @@ def test_what_an_earlier_call_leaves_behind_is_found(op):
     assert status(op, keeping_what_was_longer(known_good(op), place), trial) == FAILED
 
 
+@pytest.mark.parametrize("op", ["dot", "gemv"])
+def test_infinity_times_zero_is_not_left_out(op):
+    """Of either factor."""
+    contract, fn = registry.contract(op), known_good(op)
+
+    def wrong(x, y):
+        return fn(x.masked_fill(x.isinf() & (y == 0).any(), 0.0), y)
+
+    trial = CaseTrial(plain_case(contract, "float32", "inf_times_zero"))
+    assert status(op, fn, trial) == PASSED
+    assert status(op, wrong, trial) == FAILED
+
+
 def read_as_packed(axis):
     """The stride of an axis is not looked at: that of a contiguous tensor is taken for it."""
 
