@@ -178,7 +178,7 @@ def tma(
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
     scale = scale_or_default(scale, D)
-    config = pinned(f"attention.{tuning_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, causal))
+    config = pinned(f"attention.{tuning_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, Sk, causal))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     q_desc, k_desc, v_desc = (
         head_descriptor("q", q, block_m),
@@ -204,15 +204,19 @@ def tma(
     return o, lse
 
 
-def _default(q: torch.Tensor, causal: bool) -> dict[str, int]:
+def _default(q: torch.Tensor, Sk: int, causal: bool) -> dict[str, int]:
     """The fastest of `space` on an H200 for D 64 and 128.
 
     Programs of one warpgroup, two or three on a multiprocessor: the products of one hide the exponentials of another,
-    which the warpgroups of a single program do not.
+    which the warpgroups of a single program do not. Few keys in small tiles, of whose last less is empty: 1.1 to 1.4
+    times as fast with 32 to 100 keys.
     """
     D = q.shape[-1]
     if q.dtype is torch.float32:
         return dict(BLOCK_M=64 if D <= 64 else 16, BLOCK_N=16, num_warps=8, num_stages=2)
+    half_empty = 0 < Sk % 64 <= 32  # the last tile of 64 keys
+    if D <= 64 and Sk <= 512 or Sk <= 128 and D <= 128 and half_empty:
+        return dict(BLOCK_M=64, BLOCK_N=32 if Sk <= 128 and half_empty else 64, num_warps=4, num_stages=2)
     if D <= 64:
         return dict(BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2)
     if D <= 128 and causal:  # lower tiles leave less work to the border
