@@ -215,7 +215,7 @@ def _default(q: torch.Tensor, Sk: int, causal: bool) -> dict[str, int]:
     if q.dtype is torch.float32:
         return dict(BLOCK_M=64 if D <= 64 else 16, BLOCK_N=16, num_warps=8, num_stages=2)
     half_empty = 0 < Sk % 64 <= 32  # the last tile of 64 keys
-    if D <= 64 and Sk <= 512 or Sk <= 128 and D <= 128 and half_empty:
+    if (D <= 64 and Sk <= 512) or (Sk <= 128 and D <= 128 and half_empty):
         return dict(BLOCK_M=64, BLOCK_N=32 if Sk <= 128 and half_empty else 64, num_warps=4, num_stages=2)
     if D <= 64:
         return dict(BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2)

@@ -5,7 +5,14 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.gemm import default_tma_tile, descriptor, options, persistent_programs
+from touchstone.backends.triton.lib.gemm import (
+    default_tma_tile,
+    descriptor,
+    options,
+    persistent_programs,
+    processors,
+    roomy,
+)
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -51,7 +58,10 @@ _SPACE = [
         (64, 64, 128, 4, 4),
         (64, 128, 128, 4, 3),
         (128, 128, 64, 4, 3),
+        (128, 64, 64, 4, 4),
+        (128, 64, 128, 4, 4),
         (128, 128, 64, 8, 4),
+        (128, 128, 64, 8, 5),
         (128, 256, 64, 8, 3),
         (128, 256, 64, 8, 4),
         (128, 256, 64, 8, 4, 16),
@@ -76,7 +86,7 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()
-    config = pinned("matmul.tma", a.dtype, (M, N, K), default_tma_tile(a.dtype, M, N))
+    config = pinned("matmul.tma", a.dtype, (M, N, K), _default(a, M, N))
     a_desc, a_transposed = descriptor("a", a, config["BLOCK_M"], config["BLOCK_K"])
     b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
     c_desc, _ = descriptor("the result", c, config["BLOCK_M"], config["BLOCK_N"] // 2)
@@ -95,3 +105,19 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         **config,
     )
     return c
+
+
+def _default(a: torch.Tensor, M: int, N: int) -> dict[str, int]:
+    """Smaller products in the largest tiles of which there is one for almost every multiprocessor.
+
+    A second round that few tiles take part in doubles the time: then smaller ones, of which two run at once.
+    """
+    if a.dtype is torch.float32 or M <= 64 or M * N > 2048 * 2048 or not roomy(a.device):
+        return default_tma_tile(a.dtype, M, N)
+    count = processors(a.device)
+    square, narrow = triton.cdiv(M, 128) * triton.cdiv(N, 128), triton.cdiv(M, 128) * triton.cdiv(N, 64)
+    if 0.9 * count <= square <= count or square > 1.5 * count:
+        return options(128, 128, 64, 8, 5)
+    if narrow > count:
+        return options(128, 64, 64, 4, 4)
+    return options(128 if narrow >= 0.9 * count else 64, 64, 128, 4, 4)
