@@ -67,8 +67,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
     single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
-    if level == "quick":  # elsewhere among the pairs of a size and a layout
-        single += _long_and_strided(contract, seed)
+    single += _long_and_strided(contract, seed)
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 

@@ -467,8 +467,8 @@ def test_what_is_wrong_has_one_answer(number):
     assert diagnosis.where_alike(Expected(answer), torch.zeros(3, 4), bad) == ""
 
 
-def judged(op, fn, **options):
-    report = check(op, fn, device="cpu", level="quick", isolate="none", **options)
+def judged(op, fn, level="quick", **options):
+    report = check(op, fn, device="cpu", level=level, isolate="none", **options)
     assert not report.passed
     return [finding.diagnosis or "" for finding in report.failures if finding.check == "values"]
 
@@ -583,7 +583,7 @@ def twice_in_the_first_size(a, x):
     [(last_column_left_out, False), (a_bit_too_little, False), (twice_in_the_first_size, False), (in_tf32, True)],
 )
 def test_right_as_a_lower_precision_is_what_is_right_so_with_other_values_too(fn, said):
-    told = judged("gemv", fn, dtypes=["float32"])
+    told = judged("gemv", fn, dtypes=["float32"], level="default")  # at quick few of the long sums are in float32
     assert told and any("right as tf32" in each for each in told) == said
 
 
