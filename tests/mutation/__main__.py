@@ -19,7 +19,7 @@ from touchstone.conformance.spec.cases import LEVELS
 SOURCES = tuple(page.PARTS)
 ROOMS = (
     *("spec", "contracts", "discovery", "judging", "isolation", "findings", "selftest", "batch", "interface"),
-    *("backends", "emulator", "triton", "numba", "cupy", "referee"),
+    *("backends", "emulator", "triton", "numba", "cupy", "referee", "compiling", "porting"),
 )
 CONTROLS = 20  # mutants for each control
 

@@ -129,6 +129,22 @@ def _moves(x_ptr, y_ptr, numbers_ptr, count_ptr, BLOCK: gl.constexpr):
     gl.device_assert(before >= 0)
 
 
+@gluon.jit
+def _chosen_by_the_compiler(x_ptr, y_ptr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    i = gl.arange(0, BLOCK, layout)
+    tile = gl.set_auto_layout(gl.full([BLOCK], 2.0, gl.float32, gl.AutoLayout()), layout)
+    gl.static_assert(tile.type.layout == layout)
+    gl.store(y_ptr + i, gl.load(x_ptr + i) * tile)
+
+
+@value
+def a_tile_whose_layout_was_left_to_the_compiler():
+    x, y = rand(128), torch.empty(128, device=DEVICE)
+    _chosen_by_the_compiler[(1,)](x, y, BLOCK=128)
+    assert torch.equal(y, x * 2)
+
+
 @value
 def permutations_splits_joins_gathers_histograms_and_atomics():
     x = rand(256)
@@ -1099,6 +1115,8 @@ def _refused(x_ptr, CASE: gl.constexpr):
         memory.slice(1, 2, dim=0)
     elif CASE == "shared order":
         memory.permute((0, 0))
+    elif CASE == "auto":
+        gl.set_auto_layout(i, wide)
     elif CASE == "trivial":
         gl.convert_layout(i, wide, assert_trivial=True)
     elif CASE == "barrier":
@@ -1123,6 +1141,7 @@ def what_the_compiler_refuses_or_hardware_does_not_define():
         "sizes": r"has no room for shape \(64, 4\)",
         "slices": r"a slice from \[1, 0\] of shape \[2, 128\], of memory of shape \(2, 128\)",
         "trivial": "is not trivial",
+        "auto": "set_auto_layout: the tile has the layout Blocked",
         "barrier": "an mbarrier is used that was not initialised",
         "arrivals": "2 arrivals at the mbarrier 0 that line",
     }.items():

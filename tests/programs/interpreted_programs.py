@@ -939,6 +939,35 @@ def where_launches_are_watched_what_python_knows_of_a_tile_is_not_asked():
         backends.before_launch.pop()
 
 
+@triton.jit
+def _decides(x_ptr, out_ptr, n, HOW: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    total = tl.load(x_ptr + i)
+    if HOW == "index":
+        total += (1, 2, 3)[n]  # which the compiler does not take
+    elif HOW == "condition":
+        if n > 1:
+            total += 3
+    elif HOW == "loop":
+        for _ in range(n + 1):
+            total += 1
+    elif HOW == "tile":
+        total += tl.where(i < N, n + 1, 0)
+    tl.store(out_ptr + i, total + _python.doubled(N))
+
+
+@program("calls")
+def what_is_called_after_a_number_has_become_one_of_pythons_is_told():
+    from touchstone import backends
+
+    x = torch.ones(8)
+    for how, told in (("tile", 0), ("index", 1), ("loop", 0), ("condition", 0), ("tile", 0), ("tile", 1), ("loop", 1)):
+        out, before = torch.empty(8), backends.chosen()
+        _decides[(1,)](x, out, 2, how, 8)
+        assert out.eq(1 + 3 + 16).all(), (how, out)
+        assert backends.chosen() - before == told, how
+
+
 @program("calls")
 def what_was_made_of_a_kernel_is_known_for_that():
     from touchstone import backends
@@ -1073,6 +1102,25 @@ def two_views_of_one_storage_may_be_reached_from_each_other():
     _copy[(1,)](packed[:8], packed[8:], 8, 0, 1, True, 8)
     assert packed.tolist() == [*range(8), *range(8)]
     _copy[(1,)](packed[:8], packed[8:], 4, 8, 1, True, 4)
+
+
+@triton.jit
+def _one_or_the_other(x_ptr, y_ptr, out_ptr, by, BOTH: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    other = y_ptr if BOTH else x_ptr
+    tl.store(out_ptr + i, tl.load(tl.where(i < 2, x_ptr + i, other + i + by)))
+
+
+@program("bounds")
+def a_pointer_that_is_chosen_may_lead_where_each_of_the_two_does():
+    from touchstone.backends.triton.runtime.interpreter import OutOfBounds
+
+    x, y, out = torch.arange(4.0), torch.arange(4.0, 8.0), torch.empty(4)
+    for by, both, values in ((0, True, [0, 1, 6, 7]), (-1, False, [0, 1, 1, 2])):
+        _one_or_the_other[(1,)](x, y, out, by, both, 4)
+        assert out.tolist() == values
+    with pytest.raises(OutOfBounds, match=r"load of lane \[3\] at element offset 4 of x_ptr"):
+        _one_or_the_other[(1,)](x, y, out, 1, False, 4)
 
 
 @triton.jit

@@ -4,13 +4,16 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends.triton.runtime import compiling, tuning
+from touchstone.backends.triton.runtime.interpreter.compiled import Metadata
 from touchstone.conformance.compiling import server
 from touchstone.conformance.discovery import registry
 
@@ -25,6 +28,12 @@ def _copy_kernel(x_ptr, y_ptr, n, scale, BLOCK: tl.constexpr):
 def _sparing_kernel(x_ptr, stride, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(x_ptr + i * stride, 1.0, mask=i < n)
+
+
+@triton.jit
+def _tupled_kernel(pair, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(pair[0] + i * pair[1], 1.0, mask=i < n)
 
 
 @triton.jit
@@ -114,6 +123,17 @@ def one(kernel, *arguments, grid=(1,), **options):
     return lambda: kernel[grid](*arguments, **options)
 
 
+def metadata(launch):
+    """What the compiler says of a kernel, and what the interpreter says in its place."""
+    compiled = triton.compile(
+        launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes),
+        target=GPUTarget("cuda", 90, 32),
+    )
+    said = vars(Metadata(launch.kernel, {}))
+    return [{name: str(getattr(of, name)) for name in said if hasattr(compiled.metadata, name)}
+            for of in (compiled.metadata, SimpleNamespace(**said))]  # fmt: skip
+
+
 def main():
     x, half = torch.zeros(4096), torch.zeros(4096, dtype=torch.float16)
     programs = {
@@ -131,6 +151,13 @@ def main():
             one(_sparing_kernel, x[1:], 7, 16, BLOCK=64),
             one(_sparing_kernel, x, 1, 16, BLOCK=64),
         ),
+        "tupled": recorded(
+            one(_tupled_kernel, (x, 1), 17, BLOCK=64),
+            one(_tupled_kernel, (x, None), 17, BLOCK=64),
+            one(_tupled_kernel, (x, 2), 17, BLOCK=64),
+            one(_tupled_kernel, (x[1:], 16), 17, BLOCK=64),
+            one(_tupled_kernel, (x, 16), 17, BLOCK=64),
+        ),
         "optional": recorded(one(_optional_kernel, x, None), one(_optional_kernel, x, x)),
         "tuned": recorded(one(_tuned_kernel, x, 64, grid=lambda meta: (meta["BLOCK"],))),
         "descriptor": recorded(one(_descriptor_kernel, TensorDescriptor.from_tensor(torch.zeros(64, 64), [32, 32]), x)),
@@ -145,18 +172,19 @@ def main():
         tuning.pin("sm_80", "recorded.copy", "float32", (64,), {"BLOCK": 32, "num_warps": 1}, {})
         programs["pinned"] = recorded(pinned_copy, arch="sm_80") + recorded(pinned_copy, arch="sm_90")
     kept = float(x.sum())
-    result = {"written": kept, "programs": {}}
+    result = {"written": kept, "programs": {}, "metadata": metadata(programs["copy"][0])}
     for name, launches in programs.items():
         result["programs"][name] = [
             {
                 "launch": str(launch),
                 "key": launch.key,
                 "features": sorted(map(list, launch.features)),
+                "types": launch.types,
                 "front end": compiling.compile_one(launch, "sm_90", to_machine_code=False),
                 **{
                     arch: compiling.compile_one(launch, arch)
                     for arch in ("sm_80", "sm_90")
-                    if name not in ("copy", "sparing")
+                    if name not in ("copy", "sparing", "tupled")
                 },
             }
             for launch in launches

@@ -91,6 +91,27 @@ def test_what_cannot_be_written_goes_elsewhere_and_that_is_said(caching, tmp_pat
     assert said == f"touchstone: {tmp_path}/cache/FULL: File exists; Triton's compiled kernels are not kept\n"
 
 
+def test_what_is_dumped_or_put_in_the_place_of_compiled_code_is_where_a_user_looks_for_it(
+    caching, monkeypatch, tmp_path
+):
+    """TRITON_KERNEL_DUMP and TRITON_KERNEL_OVERRIDE: files as Triton leaves them, without digests."""
+    for option in ("dump", "override"):
+        monkeypatch.setenv(f"TRITON_{option.upper()}_DIR", str(tmp_path / option))
+    folder, other = tmp_path / "dump" / "KEY", tmp_path / "override" / "KEY"
+    cache = caching.VerifiedCache("KEY", dump=True)
+    assert cache.get_group("k.json") is None and cache.get_file("k.ptx") is None
+    path = cache.put("code", "k.ptx")
+    cache.put_group("k.json", {"k.ptx": path})
+    assert (Path(path), Path(path).read_text()) == (folder / "k.ptx", "code")
+    assert not list(folder.glob("*.sha256"))
+    assert cache.get_file("k.ptx") == path and cache.get_group("k.json") == {"k.ptx": path}
+    other.parent.mkdir()
+    folder.rename(other)
+    (other / "k.ptx").write_text("a user's")
+    cache = caching.VerifiedCache("KEY", override=True)
+    assert cache.get_file("k.ptx") == str(other / "k.ptx")
+
+
 def test_another_cache_that_was_asked_for_stays(caching, monkeypatch):
     from triton import knobs
     from triton.runtime.cache import FileCacheManager

@@ -93,6 +93,11 @@ class Inheriting(WithProperty):
     pass
 
 
+def with_method(name, method):
+    """A class with such a method."""
+    return type("Made", (), {f"__{name}__": method, "__module__": __name__})
+
+
 HARMLESS = (Plain, Data, Kind, Pair, Called, Compared, int, str, dict, tuple, np.ndarray, torch.Tensor, Fraction)
 COMPUTING = (WithProperty, Cached, Adding, Indexed, Asking, Borrowing, Inheriting)
 
@@ -108,8 +113,33 @@ def test_classes_that_compute():
             calls._read(kind())
 
 
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge", "get", "set"])
+def test_a_comparison_or_a_descriptor_is_of_its_class_or_computes(name):
+    """One that was taken from elsewhere may be anything's, an array's for one."""
+    assert not calls._computes(with_method(name, lambda *of: True))
+    for method in (operator.mul, math.log2, functools.partial(print), Fraction.__mul__):
+        assert calls._computes(with_method(name, method)), method
+
+
 def function(x):
     return x
+
+
+of_this_module = Plain()
+
+
+def reading_a_name():
+    return [of_this_module for _ in range(3)]  # in a function of its own before 3.12
+
+
+def test_what_a_function_uses_of_its_module_does_not_compute(monkeypatch):
+    calls._begun.clear()
+    calls.enter(reading_a_name)
+    monkeypatch.setitem(globals(), "of_this_module", WithProperty())
+    calls.enter(reading_a_name)  # looked at once in a launch
+    calls._begun.clear()
+    with pytest.raises(KernelError, match="a WithProperty is nothing of Triton's"):
+        calls.enter(reading_a_name)
 
 
 def test_what_is_tritons_own_is_called_as_it_is():
@@ -200,6 +230,40 @@ def test_a_launch_begins_with_nothing_known(monkeypatch):
     assert calls._given == {} and calls._begun == {code} and begun == [code]
     with pytest.raises(KernelError, match="a WithProperty is nothing of Triton's"):
         calls.begin(function, [1, WithProperty()])
+
+
+def test_of_what_numbers_decide_the_calls_are_told(monkeypatch):
+    """Those that one launch makes and the one before it did not, and the other way round."""
+    told = []
+    monkeypatch.setattr(backends, "chosen", lambda more=0: told.append(more))
+
+    def launched(*made, decided=True, code=function.__code__):
+        told.clear()
+        calls.choices.begin(code)
+        calls.choices.called(function, "before")
+        if decided:
+            calls.choices.decides()
+        for key in made:
+            calls.choices.called(function, key)
+        return sum(told)
+
+    assert launched("a", "b", decided=False) == 0
+    assert launched("a", "b") == 2
+    assert launched("a", "b") == 0
+    assert launched("a", code=open_one.__code__) == 1  # of another kernel
+    assert launched("b", "c") == 1
+    assert launched("b") == 1  # the one before made "a", which that one did not
+    assert launched("b") == 1
+    assert launched("b") == 0
+    told.clear()
+    calls.choices.decides()
+    for tells_nobody in (math.log2, operator.add):
+        calls.choices.called(tells_nobody, "d")
+    assert told == []
+
+
+def open_one():
+    pass
 
 
 def test_layouts_are_gluons_by_name_and_module():

@@ -1,6 +1,7 @@
 """Launches recorded on CPU tensors are what a GPU would be given, and the compiler's refusals come through."""
 
 import importlib.util
+import itertools
 import json
 import re
 
@@ -51,6 +52,34 @@ def test_launches_of_the_same_code_have_one_key_and_others_have_others(programs)
     keys = [each["key"] for each in programs["copy"]]
     assert keys[0] == keys[1]
     assert len(set(keys)) == len(keys) - 1
+
+
+def test_launches_of_the_same_code_have_the_same_features_and_others_have_others(programs):
+    for launches in programs.values():
+        for one, other in itertools.combinations(launches, 2):
+            assert (one["key"] == other["key"]) == (one["features"] == other["features"]), (one, other)
+
+
+def test_the_types_of_tensors_are_what_launches_of_other_sizes_share(programs):
+    assert [each["types"] for each in programs["copy"]] == [["*fp32"]] * 6 + [["*fp16"]]
+    assert [each["types"] for each in programs["descriptor"]] == [["*fp32", "tensordesc<fp32"]]
+    assert [each["types"] for each in programs["tupled"]][1:3] == [["('*fp32', 'constexpr')"], ["('*fp32', 'i32')"]]
+
+
+def test_what_lies_in_a_tuple_is_named_by_its_place(programs):
+    assert [each["launch"] for each in programs["tupled"]] == [
+        "_tupled_kernel(pair: ('*fp32', 'constexpr')/16, n: i32, pair.1=1, BLOCK=64)",
+        "_tupled_kernel(pair: ('*fp32', 'constexpr')/16, n: i32, pair.1=None, BLOCK=64)",
+        "_tupled_kernel(pair: ('*fp32', 'i32')/16, n: i32, BLOCK=64)",
+        "_tupled_kernel(pair: ('*fp32', 'i32')/16, n: i32, BLOCK=64)",
+        "_tupled_kernel(pair: ('*fp32', 'i32')/16, n: i32, BLOCK=64)",
+    ]
+
+
+def test_the_interpreter_says_of_a_kernel_what_the_compiler_does(result):
+    compiled, interpreted = ({name: said for name, said in each.items() if name not in ("shared", "hash")}
+                             for each in result["metadata"])  # fmt: skip
+    assert interpreted == compiled and len(compiled) >= 10
 
 
 def test_what_a_kernel_does_not_specialise_on_makes_no_other_launch(programs):

@@ -77,9 +77,10 @@ class Launch:
     @cached_property
     def features(self) -> frozenset[tuple[str, ...]]:
         """Each thing that the launch is specialised on."""
-        aligned = {place[0] for place, attribute in self.attributes.items() if attribute}
+        known = [(place, f"{place[1:]} = {value}") for place, value in self.constexprs.items()]
+        known += [(place, f"{place[1:]} is aligned") for place, attribute in self.attributes.items() if attribute]
         arguments = [
-            (name, str(ty), str(self.constexprs.get((i,))) if ty == "constexpr" else str(i in aligned))
+            (name, str(ty), *sorted(what for place, what in known if place[0] == i))
             for i, (name, ty) in enumerate(self.signature.items())
         ]
         return frozenset([*arguments, *((name, str(value)) for name, value in self.options.items())])
