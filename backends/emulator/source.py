@@ -114,10 +114,10 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
         r"\b(?:__shared__|extern|static|volatile)\b", lambda m: m.group() if m.group() == "volatile" else "", body
     )
     body = re.sub(r"\[\[.*?\]\]", "", body)
-    align = ""
+    aligned: list[str] = []  # the specifiers, as they stand: of several the strictest holds, and one may name a type
     while found := _ALIGNED.search(body):
         end = _closing(body, found.end() - 1)
-        align = body[found.end() : end - 1]
+        aligned.append(body[found.start() : end])
         body = body[: found.start()] + body[end:]
     body = body.strip()
     declarators = split(body)
@@ -150,11 +150,13 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
                 else f"{whole} {name}_ts* const {name} = touchstone::dynamic_shared<{name}_ts>();"
             )
         else:
-            aligned = align or f"alignof({name}_ts)"  # as the declaration says: a template's argument has no attributes
-            whole = (
-                f"typedef {kind} {name}_ts{dims}; "
-                f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {aligned});'
-            )
+            whole = f"typedef {kind} {name}_ts{dims}; "
+            align = f"alignof({name}_ts)"  # as the declaration says: a template's argument has no attributes
+            if aligned:
+                members = " ".join(f"{each} char m{i};" for i, each in enumerate(aligned))
+                whole += f"struct {name}_aligned {{ {members} {name}_ts m; }}; "
+                align = f"alignof({name}_aligned)"
+            whole += f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {align});'
             stands = f"(touchstone::shared<{name}_ts>({name}_site))"
             out.append(
                 whole if at_file_scope else f"{whole} {name}_ts& {name} = touchstone::shared<{name}_ts>({name}_site);"

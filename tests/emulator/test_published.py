@@ -483,6 +483,32 @@ __global__ void halves(const float* x, float* y) {
     assert (y == np.concatenate([swapped, -swapped])).all()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "multiple"),
+    [
+        ("alignas(512) alignas(64) __align__(256)", "", 512),
+        ("alignas(Wide) __align__(64)", "", 512),
+        ("alignas(4) alignas(0)", "__attribute__((aligned(512)))", 512),
+        ("alignas(N) alignas(16)", "", 1024),
+        ("__align__(1)", "", 4),
+    ],
+)
+def test_of_several_alignments_the_strictest_holds(before, after, multiple):
+    """C++, [dcl.align]: each is a number or a type, and none less than the type has."""
+    arrays = "abc"
+    declared = "".join(f"__shared__ {before} float {name}[3] {after}; {name}[0] = 0;\n" for name in arrays)
+    source = f"""
+struct alignas(512) Wide {{ float x; }};
+template <int N> __global__ void k(unsigned long long* y) {{
+  {declared}
+  *y = {" | ".join(f"reinterpret_cast<unsigned long long>({name})" for name in arrays)};
+}}
+"""
+    y = np.ones(1, np.uint64)
+    emulator.compile(source, "aligned.cu").launch("k<1024>", 1, 1, (y,))
+    assert y[0] % np.uint64(multiple) == 0
+
+
 def test_structures_that_a_template_is_given_as_its_types():
     """Functors for loading and storing, as libraries hand them to a kernel: their fields are known by the instance."""
     source = """

@@ -153,6 +153,7 @@ REPORTS = [
         f"y[0, 1]: T reads it, block (9, 0, 0), {T5} reads it at soft.cu:7, and nothing orders the two",
     ),
     (dict(kind=8, text=b"assertion failed"), errors.KernelError, "T: assertion failed"),
+    (dict(kind=8, text=b"spins"), errors.KernelError, "T: spins"),  # its own word, and no deadlock
 ]
 
 
@@ -582,23 +583,29 @@ def test_the_name_that_is_declared(text):
     assert text[begin:end] == DECLARATIONS[text]
 
 
-def shared(name, kind, dims="", align=None):
+def shared(name, kind, dims="", *aligned):
     """The declaration of one, inside a function."""
     size = f"typedef {kind} {name}_ts{dims};"
-    site = f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {align or f"alignof({name}_ts)"});'
+    if aligned:
+        members = " ".join(f"{each} char m{i};" for i, each in enumerate(aligned))
+        size += f" struct {name}_aligned {{ {members} {name}_ts m; }};"
+    align = f"{name}_aligned" if aligned else f"{name}_ts"
+    site = f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", alignof({align}));'
     return f"{size} {site} {name}_ts& {name} = touchstone::shared<{name}_ts>({name}_site);"
 
 
 REWRITTEN = {
     "__shared__ float x[N], y;": f"{shared('x', 'float', '[N]')} {shared('y', 'float')}",
     "static volatile __shared__ int x;": shared("x", "volatile int"),
-    "__shared__ __align__(16) float x[3];": shared("x", "float", "[3]", 16),
-    "alignas(sizeof(int)) __shared__ [[maybe_unused]] float x[3];": shared("x", "float", "[3]", "sizeof(int)"),
+    "__shared__ __align__(16) float x[3];": shared("x", "float", "[3]", "__align__(16)"),
+    "alignas(sizeof(int)) __shared__ [[maybe_unused]] float x[3];":
+        shared("x", "float", "[3]", "alignas(sizeof(int))"),
+    "__shared__ alignas(f(1, 2)) __align__(8) float x;": shared("x", "float", "", "alignas(f(1, 2))", "__align__(8)"),
     "__shared__ struct { int a; } x[2];": shared("x", "struct { int a; }", "[2]"),
     "extern __shared__ float r[];": "typedef float r_ts; r_ts* const r = touchstone::dynamic_shared<r_ts>();",
     "extern __shared__ float r[][4];": "typedef float r_ts[4]; r_ts* const r = touchstone::dynamic_shared<r_ts>();",
     "extern __shared__ S s;": "typedef S s_ts; s_ts& s = *touchstone::dynamic_shared<s_ts>();",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", REWRITTEN)

@@ -312,6 +312,18 @@ def test_no_two_values_that_differ_have_one_description():
     ]
 
 
+def test_a_value_that_lies_where_another_lay_is_not_taken_for_it():
+    """What code refers to may be made when it is asked for, and gone when the next is."""
+
+    def described(*numbers):
+        known = cache._Description()
+        for number in numbers:
+            known.value([number])
+        return known.digest()
+
+    assert len({described(1, 1, 1), described(1, 2, 3), described(1, 3, 2), described(1, 2, 2)}) == 4
+
+
 def test_values_that_are_the_same_have_one_description():
     for one, two in (
         (np.array([1, 2], "f4"), np.array([1, 2], "f4")),

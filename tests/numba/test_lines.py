@@ -29,6 +29,7 @@ TEXT = f"""
 !13 = !DILocation(line: 4, scope: !12, inlinedAt: !3)
 !14 = !DILocation(line: 98, scope: !5, inlinedAt: !6)
 !15 = !DILocation(line: 5, scope: !16)
+!17 = !DILocation(line: 98, scope: !5, inlinedAt: !10)
 !16 = !{{}}
 """
 PLACES = {
@@ -37,6 +38,7 @@ PLACES = {
     "8": ("/a/b/k.py", 8),  # whose scope has no file of its own
     "9": ("/a/b/k.py", 8),  # made by the compiler
     "10": (f"{OWN}/numba/arrayobj.py", 99),  # where there is nothing of the user's
+    "17": (f"{OWN}/numba/arrayobj.py", 98),  # the innermost
     "13": ("/c/device.py", 4),  # within a device function
     "14": ("/a/b/k.py", 7),
     "15": ("unknown", 5),

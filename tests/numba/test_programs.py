@@ -255,11 +255,17 @@ fill[2, 32](x, int(sys.argv[1]))
 assert (x == 3).all()
 """
 NOTHING_YET = "import sys; assert sys.of_their_own and not {'numba', 'touchstone'} & set(sys.modules)"
+IN_A_FOLDER = """
+import os, sys
+for name in sys.argv[1:]:
+    assert any(os.path.isfile(os.path.join(folder, *name.split("/"))) for folder in sys.path), (name, sys.path)
+"""
 STARTS = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {!r}, *sys.argv[1:]]).returncode)"
 
 
 def test_a_python_that_a_script_starts_is_emulated_too(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.of_their_own = True")
     program = tmp_path / "starts.py"
     program.write_text(STARTS.format(KERNEL))
@@ -267,4 +273,6 @@ def test_a_python_that_a_script_starts_is_emulated_too(tmp_path, monkeypatch):
     assert script.run(program, ["41"]) == 1  # out of bounds
     program.write_text(STARTS.format(NOTHING_YET))
     assert script.run(program) == 0
+    program.write_text(STARTS.format(IN_A_FOLDER))
+    assert script.run(program, ["sitecustomize.py", "touchstone/__init__.py"]) == 0  # wherever the program runs
     assert os.environ["PYTHONPATH"] == str(tmp_path)

@@ -203,10 +203,10 @@ class HostDriver(stock.Driver):
     def cuPointerGetAttribute(self, attribute: Any, pointer: Any) -> Any:
         return pointer
 
-    def cuMemcpyHtoD(self, to: Any, source: Any, size: int, stream: Any = 0) -> None:
+    def cuMemcpyHtoD(self, to: Any, source: Any, size: int, stream: Any = None) -> None:
         ctypes.memmove(int(to), int(source), size)
 
-    def cuMemsetD8(self, to: Any, byte: int, size: int, stream: Any = 0) -> None:
+    def cuMemsetD8(self, to: Any, byte: int, size: int, stream: Any = None) -> None:
         ctypes.memset(int(to), byte, size)
 
     cuMemcpyDtoH = cuMemcpyDtoD = cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = cuMemcpyHtoD
