@@ -1,5 +1,6 @@
 """Inline PTX on the emulator: what each instruction computes, by the PTX ISA, and that no other is taken for one."""
 
+import contextlib
 import math
 import struct
 
@@ -382,3 +383,33 @@ def test_instructions_of_a_warp():
     assert np.array_equal(y[2], np.where(i < 2, 99, i - 2)) and (y[3] == 31).all()
     assert np.array_equal(y[4].view(np.uint32), np.uint32(255) << (i // 8 * 8).astype(np.uint32))
     assert (y[5] == -9).all() and (y[6] == 1).all()
+
+
+DROPPED = """
+__global__ void dropped(int* y) {
+  __shared__ unsigned long long barrier;
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;" :: "r"(at));
+  __syncthreads();
+  if (threadIdx.x == 1) {
+    asm volatile("{.reg .b64 state; DROP state, [%0];}" :: "r"(at));
+    return;
+  }
+  for (int phase = 0; phase < 3; ++phase) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at));
+    for (int passed = 0; !passed;)
+      asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+                   : "=r"(passed) : "r"(at), "r"(phase & 1));
+    ++y[0];
+  }
+}
+"""
+
+
+def test_a_thread_that_drops_out_of_a_barrier_is_not_waited_for():
+    for drop, phases in (("mbarrier.arrive_drop.shared::cta.b64", 3), ("mbarrier.arrive.shared::cta.b64", 1)):
+        y = np.zeros(1, np.int32)
+        made = emulator.compile(DROPPED.replace("DROP", drop), "dropped.cu")
+        with contextlib.nullcontext() if phases == 3 else pytest.raises(emulator.Deadlock, match="lacks 1 of 2"):
+            made.launch("dropped", 1, 2, (y,))
+        assert y.tolist() == [phases]

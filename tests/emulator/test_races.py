@@ -96,3 +96,57 @@ def test_writers(program):
     }
     assert written.of(y[129].data_ptr()).startswith("block (1, 0, 0), thread (0, 0, 0), line ")
     assert written.of(y[100].data_ptr()) is None
+
+
+PASSED_ON = """
+extern "C" __global__ void passed_on(int* y, unsigned* flag, unsigned* seen) {{
+  unsigned found = 0, one = 1, old = 0;
+  if (blockIdx.x == 0) {{
+    y[0] = 5;
+    asm volatile("{tells}" : "+r"(old) : "l"(flag), "r"(one) : "memory");
+  }} else {{
+    while (!found) asm volatile("{asks}" : "=r"(found) : "l"(flag) : "memory");
+    seen[0] = y[0];
+  }}
+}}
+"""
+FIRST_TELL = "atom.release.gpu.global.or.b32 %0, [%1], %2;"
+FIRST_ASK = "ld.acquire.gpu.global.u32 %0, [%1];"
+TELLS = {  # whether what its thread did before comes before it
+    FIRST_TELL: True,
+    "atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;": True,
+    "atom.acquire.gpu.global.add.u32 %0, [%1], %2;": False,
+    "atom.relaxed.gpu.global.add.u32 %0, [%1], %2;": False,
+    "atom.global.add.u32 %0, [%1], %2;": False,
+    "atom.release.gpu.global.cas.b32 %0, [%1], 0, %2;": True,
+    "red.release.gpu.global.add.u32 [%1], %2;": True,
+    "red.relaxed.gpu.global.or.b32 [%1], %2;": False,
+    "st.release.gpu.global.u32 [%1], %2;": True,
+    "st.relaxed.gpu.global.u32 [%1], %2;": False,
+    "fence.acq_rel.gpu; st.relaxed.gpu.global.u32 [%1], %2;": True,
+    "membar.gl; st.volatile.global.u32 [%1], %2;": True,
+}
+ASKS = (  # all of which see what was told
+    FIRST_ASK,
+    "ld.relaxed.gpu.global.u32 %0, [%1]; fence.acq_rel.gpu;",
+    "atom.acquire.gpu.global.or.b32 %0, [%1], 0;",
+)
+
+
+def passed_on(tells, asks):
+    y, flag, seen = (torch.zeros(1, dtype=torch.int32) for _ in range(3))
+    made = emulator.compile(PASSED_ON.format(tells=tells, asks=asks), "passed.cu")
+    with emulator.races():
+        made.launch("passed_on", 2, 1, (y, flag, seen))
+    assert seen.item() == 5
+
+
+@pytest.mark.parametrize(
+    ("tells", "asks"), [*((each, FIRST_ASK) for each in TELLS), *((FIRST_TELL, each) for each in ASKS[1:])]
+)
+def test_what_instructions_order(tells, asks):
+    if TELLS[tells]:
+        passed_on(tells, asks)
+    else:
+        with pytest.raises(emulator.RaceCondition, match=r"y\[0\]"):
+            passed_on(tells, asks)
