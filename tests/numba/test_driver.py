@@ -156,6 +156,16 @@ def test_as_many_blocks_at_once_as_the_threads_of_an_h100_allow():
     assert kernel.max_threads_per_block == 1024
 
 
+@cuda.jit(device=True)
+def within(x):
+    x[0] = 1
+
+
+def test_a_device_function_is_no_kernel():
+    with pytest.raises(RuntimeError, match="^Cannot compile a device function as a kernel$"):
+        within[1, 1](np.zeros(1, np.float32))
+
+
 @cuda.jit
 def stopping(x):
     breakpoint()

@@ -1472,6 +1472,7 @@ def a_warmed_up_kernel_tells_what_launchers_ask_and_can_be_launched():
     assert kernel.n_regs > 0 and kernel.n_spills == 0 and kernel.metadata.shared > 0
     metadata = kernel.metadata
     assert (metadata.num_warps, metadata.num_stages, metadata.num_ctas, metadata.name) == (8, 2, 1, "_times")
+    assert math.prod(metadata.cluster_dims) == metadata.num_ctas
     assert metadata.target.backend == "cuda" and metadata.target.arch == 90
     kernel[(3, 1, 1)](x, out, 20, 2.0, 8, False)
     assert torch.equal(out, 2 * x)

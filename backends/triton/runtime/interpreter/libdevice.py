@@ -363,10 +363,9 @@ def _register_rounded() -> None:
             ("uint", "float", np.float32),
             ("ll", "float", np.float32),
             ("ull", "float", np.float32),
-            ("int", "double", np.float64),
-            ("uint", "double", np.float64),
             ("ll", "double", np.float64),
             ("ull", "double", np.float64),
+            *((("int", "double", np.float64), ("uint", "double", np.float64)) if mode == "rn" else ()),  # exact
         ):
             nearest = functools.partial(_cast, dtype)
             _typed(f"{source}2{target}_{mode}", _in_mode(mode, nearest, lambda r, x: x - r))
