@@ -73,7 +73,7 @@ def why_not() -> str | None:
     return None
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def _version(command: tuple[str, ...], path: str | None) -> str:
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return done.stdout
@@ -96,7 +96,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def _takes(command: tuple[str, ...], flag: str, path: str | None) -> bool:
     """Whether the compiler knows an option."""
     asked = [*command, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull]
@@ -276,7 +276,7 @@ def headers_state() -> str:
     return _state_of(cuda_headers())
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def _state_of(folder: Path | None) -> str:
     files = sorted([*folder.glob("*.h*"), *folder.glob("crt/*")]) if folder else []
     release = folder / "cccl/cuda/std/__cccl/version.h" if folder else Path()

@@ -169,7 +169,7 @@ def line_name(loaded: Loaded, place: Place) -> str:
     return line_of(loaded.path, place.pc - loaded.base - 1)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.cache
 def line_of(path: str, address: int) -> str:
     if path in front_ends:
         return front_ends[path](address + 1)

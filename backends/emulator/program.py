@@ -146,11 +146,14 @@ class Program:
 
     def _found(self, kernel: str) -> Kernel:
         """The kernel that `kernel` names, an instance of a template, or a plain kernel of that name or signature."""
-        bare = _bare(kernel)
+        bare, instance = _bare(kernel), "<" in kernel
         named = [k for k in self.kernels if bare in (k.name, k.name.split("::")[-1])]
+        if "(" in kernel and not instance:
+            whole = re.sub(r"\s+", "", kernel)
+            named = [k for k in named if not k.template and f"::{_signature(k)}".endswith(f"::{whole}")]
         if not named:
             raise self._unknown(kernel)
-        return next((k for k in named if k.template), named[0]) if "<" in kernel else named[0]
+        return next((k for k in named if k.template == instance), named[0])
 
     def _complete(self, made: Unit, entries: Sequence[tuple[Kernel, str]]) -> str:
         """The text that is compiled: for every kernel one function that unpacks its arguments, one that describes
@@ -172,22 +175,14 @@ class Program:
         return text
 
     def _entry(self, kernel: str) -> tuple[Loaded, int]:
-        found = self._found(kernel)
-        if "<" not in kernel:
-            whole = re.sub(r"\s+", "", kernel)
-            plain = self._untemplated()
-            for number, k in enumerate(plain):
-                signed = re.sub(r"\s+", "", f"{k.name}({','.join(k.types)})")
-                if signed == whole or signed.endswith(f"::{whole}"):
-                    return self._load(()), number
-            if found in plain and "(" not in kernel:
-                return self._load(()), plain.index(found)
-            if "(" in kernel:
-                raise self._unknown(kernel)
-            of = {la.arguments for la in self.launches if _bare(la.name).split("::")[-1] == found.name.split("::")[-1]}
-            instances = " or ".join(f"{kernel}<{given}>" for given in sorted(of - {""})[:4]) or f"{kernel}<...>"
-            raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {instances}")
-        return self._load((kernel,)), len(self._untemplated())
+        found, plain = self._found(kernel), self._untemplated()
+        if "<" in kernel:
+            return self._load((kernel,)), len(plain)
+        if found in plain:
+            return self._load(()), plain.index(found)
+        of = {la.arguments for la in self.launches if _bare(la.name).split("::")[-1] == found.name.split("::")[-1]}
+        instances = " or ".join(f"{kernel}<{given}>" for given in sorted(of - {""})[:4]) or f"{kernel}<...>"
+        raise KeyError(f"{self.name}: {kernel} is a template: name an instance, as {instances}")
 
     def _unknown(self, kernel: str) -> KeyError:
         names = [f"{k.name}<...>" if k.template else k.name for k in self._whole().kernels]
@@ -362,6 +357,11 @@ def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
 def _bare(kernel: str) -> str:
     """The name of a kernel in what is said of an instance or a signature."""
     return re.sub(r"\s+", "", kernel.split("<")[0].split("(")[0])
+
+
+def _signature(kernel: Kernel) -> str:
+    """ "ns::scaled(float*,int)"."""
+    return re.sub(r"\s+", "", f"{kernel.name}({','.join(kernel.types)})")
 
 
 def _instance_name(instance: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,32 @@ def test_headers_of_a_toolkit_are_found(variable, tmp_path, monkeypatch):
         assert compiler.cuda_headers() != include
         (include / name).touch()
     assert compiler.cuda_headers() == include
+
+
+def test_headers_of_the_latest_wheel_that_has_all_come_before_a_toolkits(tmp_path, monkeypatch):
+    names = ("cuda_fp16.h", "cuda_bf16.h", "vector_types.h", "crt/host_defines.h")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    folders = [*(tmp_path / f"nvidia/{wheel}/include" for wheel in ("cu14", "cu13", "cu12")),
+               tmp_path / "CUDA_HOME/include", tmp_path / "CUDA_PATH/include"]  # fmt: skip
+    for folder in folders:
+        (folder / "crt").mkdir(parents=True)
+        for name in names:
+            (folder / name).touch()
+    spec = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", {"nvidia": spec}.get)
+    for folder, lost in zip(folders, names + names[:1], strict=True):
+        assert compiler.cuda_headers() == folder
+        (folder / lost).unlink()
+    assert compiler.cuda_headers() in (None, Path("/usr/local/cuda/include"))
+
+    def fails(name):
+        raise ValueError
+
+    (folders[-1] / names[0]).touch()
+    for found in (lambda name: types.SimpleNamespace(submodule_search_locations=None), fails):
+        monkeypatch.setattr(compiler.importlib.util, "find_spec", found)
+        assert compiler.cuda_headers() == folders[-1]
 
 
 def test_a_source_that_does_not_compile():

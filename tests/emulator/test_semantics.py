@@ -1,5 +1,6 @@
 """Every intrinsic of the emulator against what CUDA says of it, worked out in NumPy or torch."""
 
+import re
 import numpy as np
 import pytest
 import torch
@@ -322,6 +323,53 @@ def test_instances_of_a_template(templates):
     program.launch("scaled<3>", 1, 4, (x,))
     program.launch("scaled<5>", 1, 4, (x,))
     assert (x == 15).all()
+
+
+NAMES = r"""
+namespace a { __global__ void k(int* y) { *y = 1; } }
+namespace b { __global__ void k(int* y) { *y = 2; } __global__ void k(int* y, const float* x) { *y = 3; } }
+__device__ int held = 7, other;
+template <class T, int N> __global__ void t(T* y) { *y = N + held + other; }
+template <int N> __global__ void u(int* y) { *y = N; }
+template <int N> __global__ void w(int* y) { *y = N; }
+__global__ void w(int* y) { *y = 8; }
+void run() { t<int, 4><<<1, 1>>>(0); t<float, 5><<<1, 1>>>(0); a::k<<<1, 1>>>(0); }
+"""
+
+
+def test_kernels_are_found_by_their_names_namespaces_and_parameters():
+    made, y = emulator.compile(NAMES, "names.cu"), np.zeros(1, np.int32)
+    for name, rest, value in [
+        *(("a::k", (), 1), ("b::k", (), 2), ("k", (), 1), ("a::k(int*)", (), 1), ("k(int *)", (), 1)),
+        *(("b::k(int*)", (), 2), ("b::k(int*, const float*)", (None,), 3), ("k(int*,const float*)", (None,), 3)),
+        *(("t<int, 4>", (), 11), ("u<6>", (), 6), ("w", (), 8), ("w<9>", (), 9)),
+    ]:
+        made.launch(name, 1, 1, (y, *rest))
+        assert y[0] == value, name
+    for name, said in {
+        "b::k(float*)": "names.cu has no kernel 'b::k(float*)'; it has a::k, b::k, b::k, t<...>, u<...>, w<...>, w",
+        "c": "names.cu has no kernel 'c'; it has",
+        "t": "names.cu: t is a template: name an instance, as t<float, 5> or t<int, 4>",
+        "u": "names.cu: u is a template: name an instance, as u<...>",
+    }.items():
+        with pytest.raises(KeyError, match=re.escape(said)):
+            made.launch(name, 1, 1, (y,))
+
+
+def test_variables_are_those_of_the_kernel_that_was_launched_last():
+    made, y = emulator.compile(NAMES, "names.cu"), np.zeros(1, np.int32)
+    made.launch("t<int, 4>", 1, 1, (y,))
+    assert made.get("held", np.int32).tolist() == [7]
+    with pytest.raises(KeyError, match="names.cu has no variable 'gone'; it has held, other"):
+        made.get("gone")
+    made.set("other", np.int32([20]))
+    made.launch("t<int, 4>", 1, 1, (y,))
+    assert y[0] == 31 and made.get("other", np.int32).tolist() == [20]
+    made.launch("t<int, 5>", 1, 1, (y,))  # in a library of its own, which has been given the value too
+    assert y[0] == 32
+    made.launch("a::k", 1, 1, (y,))
+    with pytest.raises(ValueError, match="names.cu: other has 4 bytes, got 8"):
+        made.set("other", np.int64([1]))
 
 
 def test_vector_types(program):

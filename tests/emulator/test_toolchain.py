@@ -65,8 +65,9 @@ class Machine:
 
     def file(self, name, make):
         self.kept.append(name)
-        output = self.folder / str(len(self.kept)) / name
-        output.parent.mkdir()
+        beside = [path.parent for path in self.folder.glob(f"*/{name.removesuffix('.gch')}") if name.endswith(".gch")]
+        output = (beside or [self.folder / str(len(self.kept))])[-1] / name
+        output.parent.mkdir(exist_ok=True)
         make(output)
         return output
 
@@ -138,11 +139,14 @@ def test_a_kernels_library_is_named_by_all_that_it_is_made_of(machine):
 
 def test_what_is_compiled_before_any_kernel(machine):
     found = compiler.beginnings()
-    assert [path.suffix for path in found] == [".so", ".h", ".h"] and found[1] != found[2]
-    assert ["cuda_fp16.h" in path.read_text() for path in found[1:]] == [False, True]
+    assert [path.suffix for path in found] == [".so", ".h", ".gch", ".h", ".gch"] and found[1] != found[3]
+    assert ["cuda_fp16.h" in path.read_text() for path in found[1::2]] == [False, True]
+    assert [path.with_suffix("") for path in found[2::2]] == found[1::2]
     machine.version = "clang version 18"  # which finds no header by itself
     machine.built.clear()
     header, flags = compiler.first_header(True)
+    assert [path.suffix for path in compiler.beginnings()] == [".so", ".h", ".h"]
+    machine.built = [built for built in machine.built if built[2] != "the emulator's engine"]
     assert machine.built == [] and header.suffix == ".h" and flags == compiler._flags()
     assert compiler.made_by() == ("c++", "-m64", "clang version 18")
 

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from touchstone.backends.emulator import arguments, binary, command, compiler, errors, findings, instruments, source
+from touchstone.backends.emulator import (
+    arguments,
+    binary,
+    command,
+    compiler,
+    errors,
+    findings,
+    instruments,
+    source,
+    tensormaps,
+)
 from touchstone.backends.emulator.arguments import Argument
 from touchstone.backends.emulator.binary import Variable
 from touchstone.backends.emulator.library import Field, Loaded, Parameter, Place, Report
@@ -160,6 +170,25 @@ REPORTS = [
 @pytest.mark.parametrize(("report", "kind", "text"), REPORTS, ids=[text[:60] for _, _, text in REPORTS])
 def test_a_report_in_words(report, kind, text):
     assert said(**report) == (kind, text)
+
+
+def test_a_line_is_the_innermost_of_the_users(monkeypatch):
+    found = {
+        16: [("f", "touchstone", 4), ("f", "??", 5), ("g", f"{compiler.OWN_HEADERS}/touchstone.h", 6),
+             ("g", f"{compiler.CUDA_HEADERS}/cuda_fp16.h", 7), ("h", "/users/k.cuh", 0), ("k", "/users/k.cu", 9),
+             ("k", "/users/l.cu", 10)],
+        32: [("f", "touchstone", 4), ("k", "/users/k.cu", 0)],
+        48: [],
+    }  # fmt: skip
+    monkeypatch.setattr(binary, "lines", lambda path, addresses: [found[each] for each in addresses])
+    loaded = Loaded("lines.so", None, None, 1000, [], (0, 0))
+    for address, line in ((16, "k.cu:9"), (32, "line unknown"), (48, "line unknown")):
+        for _ in range(2):
+            assert findings.line_name(loaded, Place(1000 + address + 1)) == line
+        found[address] = [("k", "/users/later.cu", 1)]  # what was found stays
+    monkeypatch.setitem(findings.front_ends, "a front end's", lambda pc: f"k.py:{pc}")
+    assert findings.line_name(loaded._replace(path="a front end's"), Place(1017)) == "k.py:17"
+    assert findings.line_name(loaded, Place(0, b"/users/m.cu", 12)) == "m.cu:12"
 
 
 def test_an_element_is_named_by_its_index_where_it_has_one():
@@ -494,6 +523,33 @@ def test_the_boxes_that_a_driver_takes(shape, box, steps, accepted):
     else:
         with pytest.raises(ValueError, match="^box, steps: expected "):
             TensorMap(array, box, 0, steps)
+
+
+def test_a_map_as_the_engine_reads_it():
+    """Axes from the innermost to the outermost, whose strides are told of all but the first."""
+    array = np.zeros((3, 5, 16), np.float16)[:, ::-1][:, ::-1]
+    made = TensorMap(array, (2, 4, 8), 32, (1, 2, 1), "nan").encoded(4096)
+    assert made.ctypes.data % 64 == 0 and len(made) == tensormaps.BYTES
+    found = tensormaps._Encoded.from_buffer_copy(made)
+    assert (found.magic, found.address) == (tensormaps._MAGIC, 4096)
+    assert (found.rank, found.type, found.item, found.swizzle, found.fill) == (3, 0, 2, 32, 1)
+    assert list(found.sizes) == [16, 5, 3, 0, 0] and list(found.box) == [8, 4, 2, 0, 0]
+    assert list(found.steps) == [1, 2, 1, 0, 0] and list(found.strides) == [32, 160, 0, 0]
+    other = TensorMap(torch.zeros(2, 6, 8)[:, ::2].int(), (2, 3, 4))
+    found = tensormaps._Encoded.from_buffer_copy(other.encoded(16))
+    assert (found.rank, found.type, found.item, found.swizzle, found.fill) == (3, 9, 4, 0, 0)
+    assert list(found.strides) == [32, 96, 0, 0] and list(found.steps) == [1, 1, 1, 0, 0]
+    found = tensormaps._Encoded.from_buffer_copy(TensorMap(np.zeros((1, 16), np.int8)[::-1], (1, 16)).encoded(0))
+    assert list(found.strides) == [0, 0, 0, 0]  # of an axis of one element any stride is right
+    for start in (8, 4097):
+        with pytest.raises(ValueError, match=f"a multiple of 16 bytes, got {start % 16} bytes off"):
+            other.encoded(start)
+
+
+def test_copies_that_begin_where_a_parameter_does():
+    kept = [tensormaps.aligned(bytes([n]) * size) for n, size in enumerate((128, 1, 63, 65))]
+    assert all(each.ctypes.data % 64 == 0 for each in kept)
+    assert [each.tolist() for each in kept] == [[n] * size for n, size in enumerate((128, 1, 63, 65))]
 
 
 @pytest.mark.parametrize(

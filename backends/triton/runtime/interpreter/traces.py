@@ -95,7 +95,7 @@ def _number(ty: tl.dtype) -> int:
         elif isinstance(ty, tl.pointer_type):
             key = ("pointer", _number(ty.element_ty), ty.address_space, ty.const)
         elif type(ty) is tl.dtype:
-            key = ("dtype", ty.name)
+            key = (ty.name,)
         else:
             raise _Unknown
         found = ty._touchstone_number = _numbers.setdefault(key, len(_numbers))
