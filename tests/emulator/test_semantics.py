@@ -1,6 +1,7 @@
 """Every intrinsic of the emulator against what CUDA says of it, worked out in NumPy or torch."""
 
 import re
+
 import numpy as np
 import pytest
 import torch
