@@ -939,6 +939,54 @@ def where_launches_are_watched_what_python_knows_of_a_tile_is_not_asked():
         backends.before_launch.pop()
 
 
+CALLING = """
+x[f(1)]
+x[f(1)] = g(2)
+x[f(1)] += g(2)
+x += f(g(1), *h(2), k=f(3))
+f(1).y
+f(1).y = g(2)
+f(1)[g(2)].y += h(3)
+f(1) % g(2) + h(3)
+"%s" % (f(1), g(2))
+[f(i) for i in range(g(1)) if h(i)]
+for i in range(f(1), g(2)): h(i)
+for i in f(1): g(i)
+while f(1) and g(2) or not h(3): pass
+a: T = f(1)
+a = f(1) if g(2) else h(3)
+a, b = f(1), -g(2) < h(3)
+max(f(1), min(g(2), h(3)))
+max(f(1), 2).y
+lambda a: f(a)
+assert f(1), g(2)
+return f(1)
+with f(1) as a: g(2)
+"""
+
+
+@program("calls")
+def whatever_a_kernel_calls_is_looked_at_wherever_it_stands():
+    import ast
+    import re
+
+    from triton.runtime.interpreter import FunctionRewriter
+
+    transformer = type(FunctionRewriter.ast_transformer)()
+    for text in [*CALLING.strip().splitlines(), "f'{f(1)} {g(2)!r:>{h(3)}}'"]:
+        made = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(f"def kernel():\n    {text}"))))
+        for name in "fgh":
+            bare, looked_at = f"{name}\\(", rf"_touchstone_called\({name}\)\("
+            assert len(re.findall(rf"\b{bare}", text)) == len(re.findall(looked_at, made)), (text, made)
+            assert not re.findall(rf"(?<!called\()\b{bare}", made), (text, made)
+        placed = [node for node in ast.walk(ast.parse(f"def kernel():\n    {text}")) if hasattr(node, "ctx")]
+        reads = [node for node in placed if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+        parts = [node for node in placed if isinstance(node, ast.Attribute | ast.Subscript)]
+        stores = [node for node in parts if isinstance(node.ctx, ast.Store)]
+        assert made.count("_touchstone_read(") == len(reads), (text, made)
+        assert made.count("_touchstone_stored(") == len(stores), (text, made)
+
+
 @triton.jit
 def _decides(x_ptr, out_ptr, n, HOW: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, N)

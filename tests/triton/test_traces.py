@@ -47,6 +47,12 @@ def test_no_two_operands_that_differ_have_one_key():
     assert len(set(several)) == len(several)
 
 
+def test_types_that_are_equal_have_one_number_and_others_none():
+    assert traces._number(tl.block_type(tl.float32, [4])) == traces._number(tl.block_type(tl.float32, [4]))
+    with pytest.raises(traces._Unknown):
+        traces._number(tl.core.tuple_type([tl.int32]))
+
+
 def test_tensors_of_one_type_have_one_key_and_are_handed_on():
     one, two = tensor(tl.float32, (4,)), tensor(tl.float32, (4,))
     assert key(one, 2.0) == (key(two, 2.0)[0], [one])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,7 +183,7 @@ def _provenance() -> dict[str, str]:
     return {"gpu": gpu, **versions, "date": date.today().isoformat()}
 
 
-@lru_cache(maxsize=1)
+@cache
 def _arch() -> str | None:
     """Of the GPU that kernels run on; None where they run on the CPU."""
     interprets = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
@@ -207,7 +207,7 @@ def _nearest(arch: str, key: str, dtype: str, sizes: tuple[int, ...]) -> Config 
     return found
 
 
-@lru_cache(maxsize=8)
+@cache
 def _table(arch: str) -> dict[str, Any]:
     return _read(FOLDER / f"{arch}.json")
 
@@ -220,6 +220,6 @@ def _numbers(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("x"))
 
 
-@lru_cache(maxsize=16)
+@cache
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
