@@ -236,7 +236,6 @@ class Text:
         begin = min(at, end - 1)
         words: set[str] = set()  # at depth 0
         last_word, parameters, equals, tag, body = "", -1, False, -1, -1
-        operator = False
         while at < end:
             token = code[at]
             text = token.text
@@ -246,21 +245,13 @@ class Text:
                 if text in _WITH_BRACKETS and at + 1 < end and code[at + 1].text == "(":
                     at = self._ends[at + 1] + 1
                     continue
-                if (
-                    text in _TAGS
-                    and tag < 0
-                    and not equals
-                    and all(code[i].text in _QUALIFIERS for i in range(begin, at))
-                ):
+                if text in _TAGS and all(code[i].text in _QUALIFIERS for i in range(begin, at)):
                     tag = at
                 words.add(text)
                 if text == "operator":
-                    operator = True
                     last_word = text
                     while at < end and code[at].text != "(":  # the sign, or the type converted to
                         at += 1
-                    if at + 1 < end and code[at + 1].text == ")" and code[at - 1].text == "operator":
-                        at += 2
                     continue
                 if parameters < 0:
                     last_word = text
@@ -283,7 +274,7 @@ class Text:
                     if self._initialises(parameters, at):
                         at = close
                     else:
-                        body, at = at, close
+                        tag, body, at = -1, at, close  # a function, whatever it gives
                         break
                 else:
                     at = close
@@ -303,7 +294,7 @@ class Text:
             names -= _BUILT_IN
             return Declaration(first, last, frozenset(names), "type", True, scopes)
         if parameters >= 0 and not equals:
-            names = {"operator"} if operator else {last_word}
+            names = {last_word}
             name_at = parameters - 1
             while name_at - 2 > begin and code[name_at - 1].text == "::" and code[name_at - 2].kind == "word":
                 name_at -= 2
@@ -312,8 +303,6 @@ class Text:
             if "__global__" in words and body >= 0:
                 kernel = self._kernel(last_word, parameters, first, scopes, template)
             is_device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
-            if operator and not is_device:
-                is_device = False
             return Declaration(first, last, frozenset(names), "function", is_device, scopes, kernel, template)
         names = {
             t.text

@@ -45,6 +45,13 @@ NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     "__device__ V operator*(V a, float b) { return a; }": ("operator", "function", True),
     "V operator-(V a) { return a; }": ("operator", "function", False),
     "__device__ bool operator()(int a) { return a; }": ("operator", "function", True),
+    "__device__ operator float() const { return 1; }": ("operator", "function", True),
+    "__device__ float S::operator()(int a) const noexcept { return a; }": ("S operator", "function", True),
+    "bool operator<(V a, V b) { return a; }": ("operator", "function", False),
+    "__device__ auto f() -> struct S { return {}; }": ("f", "function", True),
+    "struct S f(struct T t) { return {}; }": ("f", "function", False),
+    "static enum E f(struct T t);": ("f", "function", False),
+    "__device__ const struct S& f(int a) { g(); return s; }": ("f", "function", True),
     "V operator()(int);": ("operator", "function", False),
     "__device__ float operator\"\"_x(long double v) { return v; }": ("operator", "function", True),
     # types
@@ -141,6 +148,17 @@ k(const float* __restrict__ x, int n = f(1, 2), Pair<int, 3> pair, T rows[3], un
     assert kernel("__global__ void none() {}")[:4] == ("none", False, (), ())
     assert kernel("\n__global__ void none(void) {}").parameters == ("",)
     assert [d.kernel for d in Text("__global__ void k(int); __device__ void f() {}").declarations] == [None, None]
+
+
+def test_a_kernel_has_the_parameters_of_its_template():
+    def given(parameters):
+        return kernel(f"template <{parameters}> __global__ void k() {{}}").given
+
+    assert given("class T, int N = f(1, 2), typename, bool = (2 > 1), Pair<int, 3> P, class... R") == (
+        *("T", "N", "", "", "P", "R"),
+    )
+    assert given("template <class, int> class C, class T = Pair<int, C<T, 1>>") == ("C", "T") and given("") == ()
+    assert kernel("__global__ void k() {}").given == ()
 
 
 LINES = """# 1 "a.cu"
@@ -243,7 +261,9 @@ def test_launches_are_told_with_their_constants_in_the_place_of_names():
     arguments = "4 * 8, 2 + 1, Pair<int, float>, N, (1 > 0), Pair<int, Pair<int, 3>>"
     assert found == [("plain", "", 7), ("a::b::deep", "", 8), ("templated", arguments, 9), ("again", "M", 12)]
     assert Text(LAUNCHES).launches()[2].words == {"Pair", "int", "float", "N"}
-    assert Text("<<<1, 1>>>(x); int a = 3 <<< 2;").launches() == []
+    for text in ("<<<1, 1>>>(x); int a = 3 <<< 2;", "(k)<<<1, 1>>>(x);", "x; <3><<<1, 1>>>(x);", "; k 3><<<1, 1>>>(x);",
+                 "k[0]<<<1, 1>>>(x);", "<1><<<1, 1>>>(x);", "><<<1, 1>>>(x);"):  # fmt: skip
+        assert Text(text).launches() == [], text
 
 
 FIELDS = """
@@ -315,6 +335,7 @@ struct S : Base<int> {
     ]
     assert removed("template <class T, class U> struct Plain { int x; };") == []
     assert removed("union U { int x; void host(); };") == ["void host();"]
+    assert removed("__device__ struct S f() { S s(); void g(); return s; }") == []
     assert removed("struct Forward; class Of;") == removed("void f() { struct L { void g(); }; }") == []
 
 
