@@ -4,6 +4,7 @@ else."""
 import contextlib
 import enum
 import functools
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -340,6 +341,61 @@ def test_values_that_are_the_same_have_one_description():
     endless = []
     endless.append(endless)
     assert digest(endless) == digest(endless)
+
+
+def reads(x):
+    total = rows.warp.sum(x) + n * rows.n  # noqa: F821
+    x.own = local = total.real  # attributes of what is no global
+    return [m.a(each).b for each in x], lambda: z.w, local, rows  # noqa: F821
+
+
+def test_the_globals_that_code_refers_to_with_their_attributes():
+    """Those of functions within it, too."""
+    expected = {("rows", "warp", "sum"), ("n",), ("rows", "n"), ("m", "a"), ("z", "w"), ("rows",)}
+    assert cache._references(reads.__code__) == expected
+    assert cache._references((lambda x: x.y).__code__) == set()
+
+
+def test_where_something_comes_from():
+    for value, root in ((math, "math"), (math.sin, "math"), (np.float32, "numpy"), (np.add, "numpy"), (3, "builtins"),
+                        (types.float32, "numba"), (digest, "tests"), (Odd(), "tests"), (cache, "touchstone")):  # fmt: skip
+        assert cache._root(value) == root, value
+    library = (math, math.sin, np, np.float32, enum.Enum, cache, cache.key, types.float32, json.dumps, 3)
+    assert all(map(cache._is_library, library))
+    own = (digest, Odd, Odd(), registry, sys.modules[__name__], python.ModuleType("__main__"))
+    assert not any(map(cache._is_library, own))
+
+
+def test_what_tells_numba_how_to_compile_is_a_module_that_has_something_of_numbas(tmp_path):
+    def extension(name="mine", text="@overload(len)", file="mine.py", **members):
+        made = python.ModuleType(name)
+        vars(made).update(members)
+        if file is not None:
+            made.__file__ = str(tmp_path / file)
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(text)
+        return cache._extension(name, made)
+
+    some = {"f": dispatcher.CUDADispatcher}
+    for text in (
+        "@overload(len)",
+        "x\n  @numba.extending.overload_method(T)",
+        "register_model(T)",
+        "declare_device('f')",
+    ):
+        assert extension(text=text, **some) == hashlib.sha256(text.encode()).digest(), text
+    assert extension(name="__main__", **some) and extension(name="mine.math", **some)
+    nothing = [
+        extension(), extension(text="overload(len)", **some), extension(file="site-packages/mine.py", **some),
+        extension("math", **some), extension("numba.mine", **some), extension(cache.__name__, **some),
+        extension(file=None, **some), extension("__main__", file=None),
+    ]  # fmt: skip
+    assert set(nothing) == {b""}
+    with pytest.raises(cache._Unknown):
+        extension("__main__", file=None, **some)
+    gone = python.ModuleType("gone")
+    gone.f, gone.__file__ = some["f"], str(tmp_path / "gone.py")
+    assert cache._extension("gone", gone) == b""
 
 
 class OfInt(int):

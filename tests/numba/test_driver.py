@@ -2,6 +2,7 @@
 
 import ctypes
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -98,6 +99,41 @@ def test_the_device_tells_what_an_h100_has_and_what_it_does_not_know():
         stock.driver.launch  # noqa: B018
     with pytest.raises(stock.CudaSupportError, match="cuGraphCreate: the emulator has no such function"):
         stock.driver.cuGraphCreate  # noqa: B018
+
+
+def test_a_thread_has_a_stack_of_contexts_of_its_own():
+    found = []
+
+    def elsewhere():
+        found.append(int(ask("cuCtxGetCurrent")))
+        ask("cuCtxPushCurrent", 9)
+        found.append(int(ask("cuCtxGetCurrent")))
+
+    current = int(ask("cuCtxGetCurrent"))
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [0, 9] and int(ask("cuCtxGetCurrent")) == current
+
+
+def test_streams_and_their_callbacks():
+    device, told = cuda.get_current_device(), []
+    with pytest.raises(AttributeError, match="the device has no attribute 'colour'"):
+        device.colour  # noqa: B018
+    assert device.get_primary_context() is device.get_primary_context()
+    one, two = ask("cuStreamCreate", 0), ask("cuStreamCreate", 0)
+    assert one != two and one.value == int(one) != 0
+    stream = cuda.stream()
+    stream.add_callback(lambda of, status, argument: told.append((of is stream, status, argument)), "word")
+    stream.synchronize()
+    assert told == [(True, 0, "word")]
+    for name, arguments in {
+        "cuStreamSynchronize": (one,), "cuStreamWaitEvent": (one, ask("cuEventCreate", 0), 0), "cuCtxSynchronize": (),
+        "cuStreamDestroy": (one,), "cuEventQuery": (0,), "cuEventSynchronize": (0,), "cuProfilerStart": (),
+        "cuProfilerStop": (), "cuInit": (0,), "cuMemHostRegister": (0, 8, 0), "cuMemHostUnregister": (0,),
+    }.items():  # fmt: skip
+        assert ask(name, *arguments) is None  # all is done when it returns
+    assert int(ask("cuMemHostGetDevicePointer", 4096, 0)) == 4096 and ask("cuCtxGetDevice") == 0
 
 
 def test_contexts_are_a_stack():

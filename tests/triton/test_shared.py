@@ -141,6 +141,7 @@ def test_parts_of_memory_are_where_they_are_said_to_be():
     assert made.index(2).data.tolist() == [8, 9, 10, 11] and made.index(0).layout == "a layout"
     assert made.sliced([1, 2], (2, 2)).data.tolist() == [[6, 7], [10, 11]]
     turned = made.permuted((1, 0), "another")
+    assert made.reshaped((2, 6), "another").layout == "another" and made.layout == "a layout"
     assert turned.data.tolist() == made.data.T.tolist() and turned.layout == "another" and turned.dtype is tl.float32
     assert made.reshaped((2, 6), "another").data[1].tolist() == [6, 7, 8, 9, 10, 11]
     for part in (made.index(1), turned, made.reshaped((12,), None), made.reinterpreted(tl.int32, (12,), None)):
