@@ -357,8 +357,11 @@ def test_the_globals_that_code_refers_to_with_their_attributes():
 
 
 def test_where_something_comes_from():
-    for value, root in ((math, "math"), (math.sin, "math"), (np.float32, "numpy"), (np.add, "numpy"), (3, "builtins"),
-                        (types.float32, "numba"), (digest, "tests"), (Odd(), "tests"), (cache, "touchstone")):  # fmt: skip
+    roots = [
+        *((math, "math"), (math.sin, "math"), (np.float32, "numpy"), (np.add, "numpy"), (3, "builtins")),
+        *((types.float32, "numba"), (digest, "tests"), (Odd(), "tests"), (cache, "touchstone")),
+    ]
+    for value, root in roots:
         assert cache._root(value) == root, value
     library = (math, math.sin, np, np.float32, enum.Enum, cache, cache.key, types.float32, json.dumps, 3)
     assert all(map(cache._is_library, library))
