@@ -56,6 +56,15 @@ def test_memory_is_aligned_full_of_nan_and_counted(allocate, monkeypatch):
         ask(allocate, 0, *flags)
 
 
+def test_a_device_that_is_reset_has_all_its_memory(monkeypatch):
+    monkeypatch.setattr(stock.driver, "memory", {})
+    address = int(ask("cuMemAlloc", 40))
+    ask("cuDevicePrimaryCtxRelease", 0)
+    assert ask("cuMemGetInfo") == (TOTAL - 40, TOTAL)
+    ask("cuDevicePrimaryCtxReset", 0)
+    assert ask("cuMemGetInfo") == (TOTAL, TOTAL) and allocation_at(address) is None
+
+
 def test_memory_that_the_machine_has_not_is_no_error_of_pythons(monkeypatch):
     def full(*args):
         raise MemoryError
