@@ -217,6 +217,8 @@ def test_a_module_that_extends_numba_changes_the_key(tmp_path):
 def test_the_environment_of_numba_changes_the_key(tmp_path, monkeypatch):
     kernel = loaded(tmp_path)
     first = cache.key(kernel, (FLOATS,))
+    monkeypatch.setenv("MY_NUMBA_OPT", "1")
+    assert cache.key(kernel, (FLOATS,)) == first
     monkeypatch.setenv("NUMBA_OPT", "1")
     assert cache.key(kernel, (FLOATS,)) not in (None, first)
 
@@ -341,6 +343,20 @@ def test_values_that_are_the_same_have_one_description():
     endless = []
     endless.append(endless)
     assert digest(endless) == digest(endless)
+
+
+def test_the_lines_of_code_whose_text_nobody_knows_are_part_of_it():
+    """Findings name them."""
+    found = set()
+    for text in (
+        "def f(x):\n  y = x\n  return y",
+        "def f(x):\n\n  y = x\n  return y",
+        "def f(x):\n  y = x\n\n  return y",
+    ):
+        made = {"__name__": __name__}
+        exec(compile(text, "<made>", "exec"), made)
+        found.add(digest(made["f"]))
+    assert len(found) == 3
 
 
 def reads(x):

@@ -270,10 +270,6 @@ class _Description:
         elif hasattr(value, "_defn") and _root(type(value)) in _LIBRARIES:
             self.add("intrinsic", str(value._prefer_literal))
             self.value(value._defn)
-        elif isinstance(value, python.ModuleType):
-            self.add("module", value.__name__)
-            if not _is_library(value):
-                raise _Unknown
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             self.add("named tuple", value.__module__, value.__qualname__, *value._fields)
             self.value(getattr(value, "_field_defaults", {}))
