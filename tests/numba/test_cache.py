@@ -359,6 +359,31 @@ def test_the_lines_of_code_whose_text_nobody_knows_are_part_of_it():
     assert len(found) == 3
 
 
+def test_whatever_compiles_and_what_it_compiles_for_is_part_of_the_key(monkeypatch, tmp_path):
+    compilers, version = cache._compilers.__wrapped__, cache.metadata.version
+    library, engine = linking.support()
+    found = {compilers(), compilers()}
+    changes = [
+        *((cache.metadata, "version", lambda name, of=each: "0.0" if name == of else version(name))
+          for each in ("numba", "numba-cuda", "llvmlite", "numpy")),
+        (cache.platform, "machine", lambda: "another"),
+        (cache.llvm, "get_host_cpu_name", lambda: "another"),
+        (cache.llvm, "get_host_cpu_features", lambda: python.SimpleNamespace(flatten=lambda: "+another")),
+        (cache.sys, "version", "another"),
+        (linking, "support", lambda: (library, tmp_path / "another.so")),
+        (linking, "support", lambda: (python.SimpleNamespace(_name="another.so"), engine)),
+        (cache, "_HERE", tmp_path),
+    ]  # fmt: skip
+    for owner, name, value in changes:
+        with monkeypatch.context() as other:
+            other.setattr(owner, name, value)
+            found.add(compilers())
+    assert len(found) == 1 + len(changes)
+    with monkeypatch.context() as other:  # wherever the library lies
+        other.setattr(linking, "support", lambda: (python.SimpleNamespace(_name=f"/x/{library._name[1:]}"), engine))
+        assert compilers() in found
+
+
 def reads(x):
     total = rows.warp.sum(x) + n * rows.n  # noqa: F821
     x.own = local = total.real  # attributes of what is no global
