@@ -169,6 +169,16 @@ def test_one_part_is_known_again():
     assert len(apart.overlapping) == 2 and len(found[3].overlapping) == 4 and len(found[0].overlapping) == 3
 
 
+def test_columns_that_lie_between_one_another_are_apart():
+    memory = of(np.zeros((4, 8)))
+    even, odd = memory.of(memory.data[:, ::2]), memory.of(memory.data[:, 1::2])
+    touch(even, "store", 1, key="a")
+    touch(odd, "store", 1, key="b")
+    with pytest.raises(RaceCondition):
+        touch(memory, "load", 1, key="c", clock={"a": 1})
+    touch(memory, "load", 1, key="c", clock={"a": 1, "b": 1})
+
+
 # --- barriers
 
 
