@@ -409,8 +409,7 @@ def _ilogb(x: np.ndarray) -> np.ndarray:
 
 
 def _scaled(x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    wide = np.float64 if x.dtype == np.float32 else np.longdouble
-    return np.ldexp(flushed(x).astype(wide), n).astype(x.dtype)
+    return np.ldexp(flushed(x).astype(np.longdouble), n).astype(x.dtype)
 
 
 def _next(x: np.ndarray, y: np.ndarray) -> np.ndarray:
