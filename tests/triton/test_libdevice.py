@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from touchstone.backends.triton.runtime.interpreter.libdevice import SYMBOLS
+from touchstone.backends.triton.runtime.interpreter.registry import NotInterpreted
 
 SCRIPT = PROGRAMS / "libdevice_functions.py"
 
@@ -100,6 +102,14 @@ def allowed(symbol, *arguments):
 def test_errors_that_depend_on_the_argument_are_those_of_cudas_tables(symbol):
     for arguments, ulps, absolute in BY_ARGUMENT[symbol]:
         assert allowed(symbol, *arguments) == pytest.approx((ulps, absolute), rel=1e-12, abs=0, nan_ok=True), arguments
+
+
+@pytest.mark.parametrize("symbol", [name for name in SYMBOLS if name[5:].startswith(("j", "y"))])
+def test_without_mpmath_bessel_functions_are_not_interpreted(monkeypatch, symbol):
+    monkeypatch.setitem(sys.modules, "mpmath", None)
+    orders = [np.ones(1, np.int32)] * symbol.removesuffix("f").endswith("n")
+    with pytest.raises(NotInterpreted, match="Bessel function of libdevice is not interpreted without mpmath"):
+        SYMBOLS[symbol].compute(*orders, np.ones(1, np.float32 if symbol.endswith("f") else np.float64))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
