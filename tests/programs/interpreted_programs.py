@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from unittest import mock
 
 import cloudpickle
 import numpy as np
@@ -1600,6 +1601,20 @@ def do_bench_runs_the_function_and_gives_a_time():
     assert len(calls) == 3
 
 
+@program("timing")
+def times_are_milliseconds_on_this_machine_s_clock():
+    bench, nothing = triton.testing.do_bench, lambda: None
+    for options, expected in (
+        ({}, 250.0),
+        ({"return_mode": "median"}, 250.0),
+        ({"return_mode": "all"}, [250.0]),
+        ({"quantiles": [0.5]}, 250.0),
+        ({"quantiles": [0.5, 0.2]}, [250.0, 250.0]),
+    ):
+        with mock.patch("time.perf_counter", side_effect=[1.0, 1.25]):
+            assert bench(nothing, **options) == expected, options
+
+
 @triton.jit
 def _square(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, N))
@@ -1666,14 +1681,42 @@ def _tuned(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0), mask=i < n)
 
 
+@triton.autotune([_tile(2), _tile(4)], key=["n"])
+@triton.jit
+def _refusing(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK >= 8)
+
+
 @program("autotune")
 def autotuned_kernels_run_their_first_possible_configuration():
     out = torch.zeros(8)
     _tuned[(1,)](torch.ones(5), out, 5)
     assert out.tolist() == [1.0] * 5 + [7.0] * 3
-    assert _tuned.best_config.kwargs == {"BLOCK": 8}
+    assert _tuned.best_config.kwargs == {"BLOCK": 8} and _tuned.nargs is None
     _tuned[(1,)](torch.ones(3), out, 3)  # BLOCK=4 is left after pruning and refused by the kernel
     assert _tuned.best_config.kwargs == {"BLOCK": 8}
+
+
+@program("autotune")
+def what_a_tuned_kernel_was_given_is_not_kept_whatever_becomes_of_it():
+    from touchstone.backends.triton.runtime.interpreter import KernelError
+
+    x, out = torch.ones(5), torch.zeros(32)
+    with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
+        _tuned[(1,)](x, out, 6, BLOCK=8)
+    assert _tuned.nargs is None
+    with pytest.raises(Exception, match="after pruning"):  # Triton's own since 3.7
+        _tuned[(1,)](x, out, 17)
+    assert _tuned.nargs is None
+    with pytest.raises(KernelError, match="element offset 5 of x_ptr"):
+        _tuned[(1,)](x, out, 7)
+    assert _tuned.nargs is None
+    with pytest.raises(KernelError, match="static_assert failed"):
+        _refusing[(1,)](x, out, 5)
+    assert _refusing.nargs is None
+    out = torch.zeros(32)
+    _tuned[(1,)](torch.ones(16), out, 16)
+    assert _tuned.best_config.kwargs == {"BLOCK": 16} and out.tolist() == [1.0] * 16 + [0.0] * 16
 
 
 @triton.autotune([_tile(4), _tile(8)], key=["n"], reset_to_zero=["out_ptr"], restore_value=["x_ptr"])

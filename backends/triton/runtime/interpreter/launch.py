@@ -366,11 +366,11 @@ def _types() -> None:
 def _autotune() -> None:
     def run(self, *args, **kwargs):
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        key = _tuning_key(self, kwargs)
-        new = key is not None and key not in self.cache
-        configs = self.configs if key is None else self.prune_configs(kwargs) if new else [self.cache[key]]
         refused: StaticAssertionError | None = None
         try:
+            key = _tuning_key(self, kwargs)
+            new = key is not None and key not in self.cache
+            configs = self.configs if key is None else self.prune_configs(kwargs) if new else [self.cache[key]]
             for config in configs:
                 if new and (both := kwargs.keys() & config.kwargs.keys()):
                     raise ValueError(f"Conflicting meta-parameters: {', '.join(both)}")
