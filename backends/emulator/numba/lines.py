@@ -20,7 +20,6 @@ class Sites:
     def __init__(self) -> None:
         self.places: list[tuple[str, int]] = [("unknown", 0)]
         self._table: Any = None
-        self._published = 0
 
     def add(self, places: list[tuple[str, int]]) -> int:
         """The number of the first; the others follow."""
