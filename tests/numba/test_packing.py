@@ -166,3 +166,18 @@ def test_what_a_kernel_would_take_for_something_else_is_refused(kind, value, say
 def test_signs_of_integers_may_differ():
     assert packed(types.Array(types.int32, 1, "C"), np.zeros(3, np.uint32))[1][2] == ("i8", 3)
     assert packed(types.Array(types.uint8, 1, "C"), np.zeros(3, np.int8))[1][3] == ("i8", 1)
+
+
+def test_a_pointer_bounds_the_allocation_that_it_leads_into(monkeypatch):
+    room = np.zeros(40, np.uint8)
+    pointer, address = types.CPointer(types.float32), room.ctypes.data + 8
+    monkeypatch.setattr(packing, "allocation_at", lambda at: room if at == address else None)
+    for value in (address, ctypes.c_void_p(address)):
+        made = packing.Packed(["p"])
+        made.add(pointer, value, "p")
+        (region,), (cell,) = made.regions, made.cells
+        assert (region.name, region.start, region.bytes, int(cell)) == ("p", room.ctypes.data, 40, address)
+    for value in (None, 0, ctypes.c_void_p(None), address + 1):
+        made = packing.Packed(["p"])
+        made.add(pointer, value, "p")
+        assert made.regions == [] and int(made.cells[0]) == int(getattr(value, "value", value) or 0)
