@@ -135,6 +135,22 @@ def test_a_launch_counts_as_a_kernel_running(program, monkeypatch):
     assert backends.launches() == launches + 1 and not backends.kernel_running()
 
 
+def test_a_launch_tells_what_memory_it_reaches(monkeypatch):
+    """Arrays, those in lists, those that other arrays hold the addresses of, and variables."""
+    found = []
+    monkeypatch.setattr(backends, "before_launch", [found.extend])
+    x, y, z = torch.zeros(4), torch.zeros(8), torch.zeros(16)
+    made = emulator.compile(
+        "__device__ int seen[3]; __constant__ int fixed[5];\n"
+        "__global__ void k(float* x, float** y, int n) { x[0] = y[0][0] + n + fixed[0]; seen[0] = n; }",
+        "reached.cu",
+    )
+    made.launch("k", 1, 1, (x, [y], 3), memory=[z])
+    reached = {(each.start, each.bytes) for each in found}
+    assert {(each.data_ptr(), 4 * each.numel()) for each in (x, y, z)} <= reached
+    assert sorted(each.bytes for each in found) == sorted([16, 32, 64, 12, *(20,) * (len(found) - 4)])
+
+
 def test_large_local_arrays(program):
     y = torch.zeros(64)
     program.launch("deep", 1, 64, (y, 5999))
