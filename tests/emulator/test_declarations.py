@@ -75,6 +75,9 @@ NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     # neither
     "template __device__ int f<int>(int);": ("", "instance", False),
     "template class S<int>;": ("", "instance", False),
+    "template class S<float, 2>;": ("", "instance", False),
+    "template struct S<>;": ("", "instance", False),
+    "template void f<1>();": ("", "instance", False),
     "static_assert(sizeof(int) == 4, \"four; bytes\");": ("", "assertion", False),
 }  # fmt: skip
 
