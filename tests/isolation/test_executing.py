@@ -214,6 +214,31 @@ def test_what_an_untrusted_author_s_file_imports_is_read_from_its_source(tmp_pat
     assert in_a_fork(lambda: value(False), tmp_path) == 1 and in_a_fork(lambda: value(True), tmp_path) == 2
 
 
+def test_a_process_is_set_up_for_what_a_user_s_function_imports_later(monkeypatch):
+    """And not for a variant, which is imported as the target wants it."""
+    asked = []
+    monkeypatch.setattr(launching, "expect", asked.append)
+    for own in (True, False):
+        subject = Subject("softmax", lambda x: x, "fn", "user@cpu", "cpu", own=own)
+        assert executing.opened(subject) is subject
+        assert asked == ([] if own else ["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("there is no fn"), "^fn: there is no fn$"),
+        (launching.MissingPackage("needs cupy"), "^needs cupy$"),
+        (LookupError("its own"), "^'?its own"),
+    ],
+)
+def test_why_a_file_gives_no_function(monkeypatch, tmp_path, error, message):
+    monkeypatch.setattr(launching, "opened", lambda *given: raising(error)())
+    subject = Subject("softmax", FileFunction(tmp_path / "mine.py", "fn"), "fn", "user@cpu", "cpu")
+    with pytest.raises(type(error), match=message):
+        executing.opened(subject)
+
+
 def request(**about):
     operand = wire.TensorAt(1, 0, "float32", (2, 3), (3, 1), 0)
     given = dict(

@@ -60,6 +60,22 @@ def test_the_library_copies_the_operand_and_hides_the_copy(operand, copy):
     assert torch.equal(again, given.to(made.dtype))
 
 
+def test_what_the_library_is_asked_for_by_name_it_is_asked_for():
+    """Its dtype, the number that it is filled with, the kind of its memory."""
+    with Host([], DRAW):
+        made = [
+            torch.empty(2, dtype=torch.int16),
+            torch.zeros(2, dtype=torch.float64),
+            torch.full((2,), 3, dtype=torch.int8),
+            torch.empty(2, 3, 4, 5, memory_format=torch.channels_last),
+            torch.ones(3).to(torch.float16, copy=True),
+            torch.ones(3).sum(dtype=torch.float64),
+        ]
+    assert [each.dtype for each in made[:3]] == [torch.int16, torch.float64, torch.int8]
+    assert made[3].stride() == (60, 1, 15, 3) and made[4].dtype is torch.float16
+    assert made[5].dtype is torch.float64
+
+
 def test_what_a_launch_calls_on_constants_finds_what_a_launcher_finds(operand):
     given, x, memory = operand
     with Host([memory], DRAW):

@@ -193,6 +193,22 @@ def test_the_kernel_is_called_once_on_each_case():
     assert calls and len(calls) == len(set(calls))
 
 
+def test_the_kernel_is_called_once_on_what_two_outputs_ask_of_it():
+    """Whether each is right in float32."""
+    case, calls, contract = case_of(4, 33, "bfloat16", op="online_softmax"), [], registry.contract("online_softmax")
+
+    def wrong(x):
+        return softmax(x / 2), torch.logsumexp(x.double() / 2, -1).float()
+
+    def call(other):
+        calls.append(other)
+        return contract.by_name(contract.call(wrong, contract.build(other).arguments))
+
+    said = diagnose(wrong, case, call=call)
+    assert "y: wrong" in said and "lse: wrong" in said
+    assert [other.dtype for other in calls] == ["float32"]
+
+
 def test_too_few_elements_tell_no_factor():
     assert relation(lambda y: torch.where(y > y.max() - 1, 3 * y, y)) is None
 
@@ -779,6 +795,7 @@ def test_sums_that_are_short():
     plain = "no further off than sums kept in {} explain, where float32 is asked for"
     assert hint(3.0) == plain.format("bfloat16") and hint(0.5, "float16") == plain.format("float16")
     assert hint(1e3) is None and hint(3.0, "float32") is None
+    assert hint(20.0) is not None and hint(40.0) is None  # roundings add up like the root of the terms
     far, near = (answer + 3.0 * signs).bfloat16(), answer.bfloat16()
     assert hint(3.0, longer=lambda: (far, expected)) == plain.format("bfloat16")
     partial_sums = hint(3.0, longer=lambda: (near, expected))

@@ -155,6 +155,13 @@ def test_a_fault_is_reported_by_its_check(fault):
         assert finding.about == "y"
 
 
+def test_wrong_values_of_a_kernel_that_is_not_to_be_diagnosed_are_not_looked_into():
+    of = partial(subject, through(lambda x, y: y * 1.001))
+    for diagnosed in (True, False):
+        (finding,) = judge.run(of(diagnosed=diagnosed), CaseTrial(case())).findings
+        assert (finding.check, finding.diagnosis is not None) == (Check.VALUES, diagnosed)
+
+
 def test_working_in_place_is_two_findings():
     assert checks(judged(through(in_place))) == [Check.INPUTS, Check.ALIAS]
 

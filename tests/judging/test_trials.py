@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -302,3 +303,23 @@ def test_a_size_of_just_so_much_work_runs_under_instruments_besides(monkeypatch)
     for limit, cases in ((SOFTMAX.work(long), {short, long}), (SOFTMAX.work(long) - 1, {short})):
         monkeypatch.setattr(trials, "INSTRUMENTED_WORK", limit)
         assert trials._instrumented(subject(), [short, long], False) == cases
+
+
+def test_equal_trials_are_one_in_a_set():
+    """Of every kind; what is known of one is kept by it."""
+    prop, invalid = Property("in order", lambda *given: None), SOFTMAX.invalid[0]
+
+    def made(seed=0):
+        case = case_of(seed=seed)
+        return [
+            CaseTrial(case),
+            PropertyTrial(case, prop),
+            InvalidCall(case, invalid),
+            ManyCalls(case, 3, (case,)),
+            OnStream(case),
+            AsGraph(case),
+            Int64Index(case),
+        ]
+
+    assert set(made()) == set(made()) and len({*made(), *made(seed=1)}) == 14
+    assert {type(trial) for trial in made()} == set(get_args(trials.Trial))

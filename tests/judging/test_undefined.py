@@ -98,6 +98,7 @@ def test_strictly_it_fails_and_the_place_is_named(language):
     assert outcome.status == FAILED
     assert [f.check for f in outcome.findings] == [Check.VALUES]
     lines = outcome.findings[0].diagnosis.splitlines()
+    assert lines[0].startswith("y: wrong: everything; NaN there")  # what the values look like stays
     assert lines[-2:] == ["undefined: k.py:7: a read of nothing", "with what GPUs give there the answer is right"]
 
 

@@ -104,7 +104,23 @@ def test_exact_families_are_compared_bit_by_bit():
     assert compare(torch.tensor([3.0, 5.0]), expected, torch.float32, exact=True).ok
     assert not compare(torch.tensor([3.0, NAN]), expected, torch.float32, exact=True).ok
     rounded = Expected(f64(257.0))  # no bfloat16: the exact answer is what rounding makes of it
-    assert compare(torch.tensor([256.0], dtype=torch.bfloat16), rounded, torch.bfloat16, exact=True).ok
+    right = compare(torch.tensor([256.0], dtype=torch.bfloat16), rounded, torch.bfloat16, exact=True)
+    assert right.ok and right.fraction == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_what_has_bits_of_its_own_is_compared_by_them(dtype):
+    """A NaN is one as good as another; nothing else is near."""
+    expected = Expected(f64(0.0, 7.0, NAN if dtype.is_floating_point else 3.0), bitwise=True, dtype=dtype)
+    right = compare(expected.answer.to(dtype), expected, torch.float32)
+    assert right.ok and right.fraction == 0 and right.bad is None
+    got = expected.answer.to(dtype)
+    got[1] = 8
+    wrong = compare(got, expected, torch.float32)
+    assert (wrong.worst, wrong.fraction) == ((1,), INF) and wrong.message.endswith("must be equal bit by bit")
+    if dtype.is_floating_point:
+        got = expected.answer.to(dtype) * f64(-1.0, 1.0, 1.0).to(dtype)
+        assert compare(got, expected, torch.float32).worst == (0,)  # of -0.0 too
 
 
 def test_the_whole_tensor_must_match_one_alternative():
@@ -233,6 +249,10 @@ def test_first_and_worst_indices():
     assert "2 of 12" in verdict.message
     assert "first at [1, 2]" in verdict.message
     assert "worst at [2, 3]: got 2, expected 1" in verdict.message
+    got[2, 3] = 1.0
+    alone = compare(got, Expected(answer), torch.float32)
+    assert alone.message.startswith("1 of 12 elements wrong; first at [1, 2]: got 1.10000002, expected 1 ±")
+    assert "worst" not in alone.message  # it is the first
 
 
 def test_the_worst_element_is_one_that_fails():

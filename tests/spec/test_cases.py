@@ -534,6 +534,8 @@ def test_far_offsets_take_turns_in_the_16_bit_dtypes():
     assert found == [("float16", "a"), ("bfloat16", "b")]
     every = [(case.dtype, *case.layouts) for case in generate._far(matmul, "default", 0)]
     assert len(every) == len(set(every)) == 8  # two operands, two axes of each, two dtypes
+    for level in ("quick", "default"):
+        assert list(generate._far(replace(matmul, dtypes=("float32",)), level, 0)) == []
 
 
 def test_operands_that_contradict_themselves_are_refused():
