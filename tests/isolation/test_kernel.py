@@ -1,11 +1,13 @@
 """The filter of system calls, run as the kernel runs it; and what is asked of the kernel."""
 
+import ctypes
 import errno
 import os
 import signal
 import socket
 import struct
 import sys
+import threading
 
 import pytest
 
@@ -16,10 +18,11 @@ from tests.processes import in_a_fork
 from touchstone.conformance.isolation.sandbox import kernel
 
 X86, ARM = 0xC000003E, 0xC00000B7
-ALLOWED = "allowed"
+ALLOWED, ENDED = "allowed", "ended"
 # numbers of unistd_64.h and asm-generic/unistd.h: (name, on x86_64, on aarch64)
 READ, WRITE, OPENAT, EXECVE = (0, 63), (1, 64), (257, 56), (59, 221)
 SOCKET, SOCKETPAIR, CONNECT, CLONE, PRLIMIT, MEMFD = (41, 198), (53, 199), (42, 203), (56, 220), (302, 261), (319, 279)
+FORK, VFORK = (57, None), (58, None)
 PTRACE, UNSHARE, MOUNT, BPF, CLONE3, SECRET = (101, 117), (272, 97), (165, 40), (321, 280), (435, 435), (447, 447)
 
 
@@ -34,7 +37,7 @@ def verdict(program, number, argument=0, architecture=X86):
             (accumulator,) = struct.unpack_from("<I", data, value)
             at += 1
         elif operation == 0x06:
-            return ALLOWED if value == 0x7FFF0000 else value & 0xFFFF
+            return {0x7FFF0000: ALLOWED, 0x80000000: ENDED}.get(value, value & 0xFFFF)
         else:
             holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[operation]
             at += 1 + (yes if holds else no)
@@ -84,9 +87,77 @@ def test_every_call_that_is_named_has_its_verdict():
             assert verdict(program, 1000 + numbers[column], 0, architecture) == ALLOWED
 
 
+@pytest.mark.parametrize(("machine", "column", "architecture"), [("x86_64", 0, X86), ("aarch64", 1, ARM)])
+def test_which_calls_a_process_that_starts_no_other_may_make(machine, column, architecture):
+    program = kernel.alone_program(machine)
+
+    def asked(call, argument=0, architecture=architecture):
+        return verdict(program, call[column], argument, architecture)
+
+    for call in (READ, WRITE, OPENAT, EXECVE, SOCKETPAIR, SOCKET, MEMFD, PRLIMIT, (0x3FFFFFFF, 0x3FFFFFFF)):
+        assert asked(call) == ALLOWED
+        assert asked(call, architecture=X86 + ARM - architecture) == errno.ENOSYS
+    assert asked(CLONE3) == errno.ENOSYS  # whose flags lie in memory: the C library falls back to clone
+    assert asked(CLONE, signal.SIGCHLD) == asked(CLONE) == asked(CLONE, kernel.CLONE_NEWUSER) == ENDED
+    assert asked(CLONE, kernel.CLONE_THREAD) == asked(CLONE, 0x3D0F00) == ALLOWED  # as pthread_create asks for it
+    assert asked((0x40000000, 0x40000000)) == errno.ENOSYS  # the other numbers of the same calls
+    if machine == "x86_64":
+        assert asked(FORK) == asked(VFORK) == ENDED
+
+
 def test_an_unknown_machine_has_no_filter():
-    with pytest.raises(OSError, match="the numbers of system calls on vax are not known here"):
-        kernel.filter_program("cpu", "vax")
+    for program in (lambda machine: kernel.filter_program("cpu", machine), kernel.alone_program):
+        with pytest.raises(OSError, match="the numbers of system calls on vax are not known here"):
+            program("vax")
+
+
+@pytest.mark.skipif(not kernel.can_stay_alone(), reason="this machine has no filters of system calls")
+def test_a_process_that_stays_alone_starts_threads_and_nothing_else(tmp_path):
+    def alone():
+        before, ran = kernel.filters(), []
+        started = threading.Event()
+        other = threading.Thread(target=lambda: started.wait(60) and ran.append(kernel.filters("thread-self")))
+        other.start()
+        kernel.stay_alone()
+        started.set()
+        other.join()
+        later = threading.Thread(target=lambda: ran.append("later"))
+        later.start()
+        later.join()
+        clone3 = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(CLONE3[0]), None, ctypes.c_ulong(0))
+        return before, kernel.filters(), ran, clone3, ctypes.get_errno()
+
+    before, after, ran, clone3, error = in_a_fork(alone, tmp_path)
+    assert after == before + 1 and ran == [after, "later"]  # a thread that was there has it too
+    assert (clone3, error) == (-1, errno.ENOSYS)
+    child = os.fork()
+    if child == 0:
+        kernel.stay_alone()
+        os.fork()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSYS
+
+
+@pytest.mark.parametrize(
+    ("stays", "filters", "can"),
+    [
+        (None, [2, 2, 3], True),
+        (None, [2, 2, 2], False),  # nothing is seen of it
+        (None, [None], False),
+        (OSError("no"), [2, 2, 3], False),
+    ],
+)
+def test_whether_a_process_can_stay_alone_here(monkeypatch, capfd, stays, filters, can):
+    """The parent asks once, the child before and after."""
+    told, child = list(filters[1:]), os.getpid()
+
+    def stay_alone():
+        if stays is not None:
+            raise stays
+
+    monkeypatch.setattr(kernel, "filters", lambda: filters[0] if os.getpid() == child else told.pop(0))
+    monkeypatch.setattr(kernel, "stay_alone", stay_alone)
+    assert kernel.can_stay_alone.__wrapped__() is can
 
 
 def test_errors_of_the_kernel_are_raised(tmp_path):

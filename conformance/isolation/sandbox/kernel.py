@@ -126,16 +126,12 @@ def drop_capabilities() -> None:
 def filter_program(device: str, machine: str) -> bytes:
     """The filter for a child on a device, as BPF instructions. On the CPU there are no sockets but pairs; CUDA may
     have local ones, to which nobody answers. Raises OSError on an architecture whose numbers are not known."""
-    if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"the numbers of system calls on {machine} are not known here")
-    column, architecture = _ARCHITECTURES[machine]
+    column, program = _begun(machine)
     number = {name: numbers[column] for name, numbers in _NUMBERS.items()}
     absent = _ABSENT if device == "cuda" else _ABSENT + _ABSENT_ON_CPU
     families = (socket.AF_UNIX,) if device == "cuda" else ()
     forbidden = [name for name in _NUMBERS if name not in (*_SPECIAL, *_ABSENT, *_ABSENT_ON_CPU)]
 
-    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), _error(errno.ENOSYS)]
-    program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _error(errno.ENOSYS)]
     for name in absent:
         program += [(_EQUAL, 0, 1, number[name]), _error(errno.ENOSYS)]
     for name in forbidden:
@@ -148,15 +144,42 @@ def filter_program(device: str, machine: str) -> bytes:
         body += [(_EQUAL, 0, 1, family), _allow()]
     program += [(_EQUAL, 0, len(body) + 1, number["socket"]), *body, _error(errno.EACCES)]
     program += [(_EQUAL, 0, 3, number["prlimit64"]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0)]
-    program += [_error(errno.EPERM), _allow()]
+    return _packed([*program, _error(errno.EPERM), _allow()])
+
+
+def alone_program(machine: str) -> bytes:
+    """The filter for a process that starts no other one. Raises OSError on an architecture whose numbers are not
+    known."""
+    column, program = _begun(machine)
+    program += [(_EQUAL, 0, 1, _NUMBERS["clone3"][column]), _error(errno.ENOSYS)]
+    for number in _STARTING[machine]:
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _END)]
+    body = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 1, 0, CLONE_THREAD), (_RETURN, 0, 0, _END), _allow()]
+    return _packed([*program, (_EQUAL, 0, len(body), _NUMBERS["clone"][column]), *body, _allow()])
+
+
+_Instruction = tuple[int, int, int, int]
+
+
+def _begun(machine: str) -> tuple[int, list[_Instruction]]:
+    """The column of `_NUMBERS` for a machine, and how a filter begins: with the number of a call of this
+    architecture."""
+    if machine not in _ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"the numbers of system calls on {machine} are not known here")
+    column, architecture = _ARCHITECTURES[machine]
+    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), _error(errno.ENOSYS)]
+    return column, [*program, (_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _error(errno.ENOSYS)]
+
+
+def _packed(program: Sequence[_Instruction]) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
-def _error(number: int) -> tuple[int, int, int, int]:
+def _error(number: int) -> _Instruction:
     return (_RETURN, 0, 0, _ERRNO | number)
 
 
-def _allow() -> tuple[int, int, int, int]:
+def _allow() -> _Instruction:
     return (_RETURN, 0, 0, _ALLOW)
 
 
@@ -180,18 +203,9 @@ def stay_alone() -> None:
     start. Raises OSError."""
     assert _LIBC is not None
     machine = platform.machine()
-    if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"the numbers of system calls on {machine} are not known here")
-    column, architecture = _ARCHITECTURES[machine]
-    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), _error(errno.ENOSYS)]
-    program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _error(errno.ENOSYS)]
-    program += [(_EQUAL, 0, 1, _NUMBERS["clone3"][column]), _error(errno.ENOSYS)]
-    for number in _STARTING[machine]:
-        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _END)]
-    body = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 1, 0, CLONE_THREAD), (_RETURN, 0, 0, _END), _allow()]
-    program += [(_EQUAL, 0, len(body), _NUMBERS["clone"][column]), *body, _allow()]
+    program = alone_program(machine)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    with _filter(b"".join(struct.pack("HBBI", *instruction) for instruction in program)) as head:
+    with _filter(program) as head:
         what = (ctypes.c_uint(_SECCOMP_SET_MODE_FILTER), ctypes.c_uint(_SECCOMP_FILTER_FLAG_TSYNC), head)
         _checked(_LIBC.syscall(ctypes.c_long(_SECCOMP[machine]), *what), "seccomp")
 
