@@ -64,8 +64,7 @@ def _run(
         gc.freeze()
         for end in (theirs, *(child.connection for child in open_children)):
             end.close()  # else that child would not notice that its parent is gone
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
+        os.setpgid(0, 0)
         no_input = os.open(os.devnull, os.O_RDONLY)
         os.dup2(no_input, 0)
         os.close(no_input)

@@ -361,7 +361,6 @@ class _Stopped(Exception):
     """A further call of a property did not return."""
 
     def __init__(self, raised: Raised):
-        super().__init__(raised.text)
         self.raised = raised
 
 

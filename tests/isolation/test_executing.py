@@ -96,6 +96,8 @@ def test_an_output_is_told_as_what_it_is():
     made = executing._Calls.__new__(executing._Calls)
     assert made._told(None, None) is None
     assert "list" in made._told([1], None)["other"]
+    long = type("L" * 2 * wire.SAID, (), {})
+    assert len(made._told(long(), None)["other"]) == wire.SAID  # whatever it calls itself
     packed = torch.quantize_per_tensor(torch.zeros(2), 1.0, 0, torch.quint8)
     assert made._told(packed, None) == {"other": "a tensor of dtype torch.quint8"}
     assert made._told(torch.zeros(0, 3), None)["memory"] is None
@@ -125,6 +127,21 @@ def test_an_argument_lies_where_its_part_of_a_mirror_does(shared):
     mirror.fetch()
     told = wire.TensorAt(5, 0, "uint8", (2, 3), (10, 1), 1030)
     assert calls(shared)._argument(told, [mirror], False).tolist() == there[1030:].as_strided((2, 3), (10, 1)).tolist()
+
+
+def test_what_is_hidden_is_fetched_for_a_call_and_told_after_it(shared):
+    """Of the judge's memory nothing is left meanwhile; one who cannot read it finds other numbers."""
+    made = calls(shared)
+    made.window = executing.Window()
+    slot, there = wire.Slot(512, 24), shared.bytes(512, 24)
+    for numbers in (torch.arange(6.0), torch.arange(6.0) + 10):
+        there.view(torch.float32).copy_(numbers)
+        place = made._place(slot, torch.float32)
+        assert not there.any() and place.bytes.view(torch.float32).tolist() != numbers.tolist()
+        place.bytes.view(torch.float32)[2] = 99.0
+        place.tell()
+        numbers[2] = 99.0
+        assert there.view(torch.float32).tolist() == numbers.tolist()
 
 
 def test_of_which_numbers_a_slot_is():

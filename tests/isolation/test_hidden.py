@@ -364,6 +364,17 @@ def test_which_tensors_are_memory():
     assert hidden._extent(view) == (view.data_ptr(), view.data_ptr() + 4 * (10 + 4 + 1))
 
 
+def test_in_which_memory_a_tensor_lies(operand):
+    _, x, memory = operand
+    host = Host([memory], DRAW)
+    assert host._over(x) == host._over(x[1:2, 1:]) == [memory] and host._is_secret(x[2])
+    elsewhere = [torch.zeros(3), x[1:1], torch.zeros(3, device="meta"), torch.zeros(3, 3).to_sparse(), 3]
+    assert all(host._over(each) == [] and not host._is_secret(each) for each in elsewhere)
+    for each in elsewhere[1:]:
+        host._take(each, True)
+    assert host._kept() == []
+
+
 def test_hidden_memory_by_its_states():
     """Numbers of its own, what the launcher writes over them, and what a kernel leaves."""
     here, there = np.zeros(16, np.uint8), np.arange(16, dtype=np.uint8)

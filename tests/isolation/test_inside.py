@@ -1,12 +1,17 @@
 """The child's end of a sandbox, by its parts: what of its output is kept, how its end is passed on, what it is limited
 by."""
 
+import errno
+import faulthandler
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import termios
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -136,7 +141,6 @@ def test_a_supervisor_leaves_no_core_of_its_own(tmp_path, monkeypatch):
         resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
         with monkeypatch.context() as patched:
             patched.setattr(inside.os, "kill", lambda *which: seen.append(resource.getrlimit(resource.RLIMIT_CORE)))
-            patched.setattr(inside.time, "sleep", lambda seconds: None)
             patched.setattr(inside.os, "_exit", seen.append)
             inside._end_like(int(signal.SIGSEGV))
         return seen
@@ -290,3 +294,185 @@ def test_without_a_view_of_its_own_a_user_has_to_be_able_to_read(settings, tmp_p
         settings(user=61184, measures=frozenset(), readable=("/", str(tmp_path / "nowhere"))), within=False
     )
     inside._separate(settings(measures=frozenset(), readable=(str(tmp_path / "closed"),)), within=False)
+
+
+DONE_BY = {
+    "unshare": inside.kernel,
+    "detach": inside.mounts,
+    "own_proc": inside.mounts,
+    "need_devices": inside.mounts,
+    "reveal": inside.mounts,
+    "confine": inside.mounts,
+}
+FILES, PROCESSES, NETWORK = Measure.FILES, Measure.PROCESSES, Measure.NETWORK
+
+
+def separated(settings, monkeypatch, *measures, fails=None, **about):
+    """What is done to separate a child with these measures, in turn; and whose fault it is that one step fails."""
+    done = []
+
+    def step(name):
+        def do(*given):
+            done.append(f"{name} {given[0]:#x}" if name == "unshare" else name)
+            if done[-1] == fails:
+                raise OSError("no")
+
+        return do
+
+    for name, module in DONE_BY.items():
+        monkeypatch.setattr(module, name, step(name))
+    try:
+        inside._separate(settings(measures=frozenset(measures), **about), within=False)
+    except Failed as failed:
+        return failed.measure
+    return done
+
+
+MOUNTS, IPC, NET = (
+    f"unshare {getattr(inside.kernel, name):#x}" for name in ("CLONE_NEWNS", "CLONE_NEWIPC", "CLONE_NEWNET")
+)
+
+
+@pytest.mark.parametrize(
+    ("measures", "about", "steps"),
+    [
+        ([], {}, []),
+        ([FILES], {}, [MOUNTS, "detach", "confine"]),  # never in the judge's own namespace
+        ([PROCESSES], {}, [MOUNTS, "detach", "own_proc", IPC]),
+        ([NETWORK], {}, [NET]),
+        ([FILES, PROCESSES, NETWORK], {}, [MOUNTS, "detach", "own_proc", IPC, "confine", NET]),
+        ([FILES], {"user": 61184}, [MOUNTS, "detach", "need_devices", "reveal", "confine"]),
+        ([NETWORK], {"user": 61184}, ["need_devices", NET]),
+    ],
+)
+def test_what_a_child_has_of_its_own(settings, monkeypatch, measures, about, steps):
+    assert separated(settings, monkeypatch, *measures, **about) == steps
+
+
+@pytest.mark.parametrize(
+    ("fails", "measures", "fault"),
+    [
+        (MOUNTS, [FILES], FILES),
+        (MOUNTS, [FILES, PROCESSES], PROCESSES),
+        ("detach", [FILES], FILES),
+        ("own_proc", [FILES, PROCESSES], PROCESSES),
+        (IPC, [FILES, PROCESSES], PROCESSES),
+        ("need_devices", [FILES], Measure.USER),
+        ("reveal", [FILES], Measure.USER),
+        ("confine", [FILES, PROCESSES], FILES),
+        (NET, [FILES, PROCESSES, NETWORK], NETWORK),
+    ],
+)
+def test_what_a_child_cannot_have_of_its_own_is_the_fault_of_a_measure(settings, monkeypatch, fails, measures, fault):
+    assert separated(settings, monkeypatch, *measures, fails=fails, user=61184) is fault
+
+
+@pytest.mark.parametrize("user", [None, 61184])
+def test_all_below_a_supervisor_is_ended(settings, monkeypatch, tmp_path, user):
+    """Its children, what they have started, and every process of a user that is the child's alone."""
+    ended = []
+    monkeypatch.setattr(inside, "end_user", ended.append)
+
+    def ends():
+        inside.kernel.prctl(inside.kernel.PR_SET_CHILD_SUBREAPER, 1)
+        read, write = os.pipe()
+        for _ in range(2):
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os.write(write, b"x")
+                time.sleep(60)
+        while len(psutil.Process().children(recursive=True)) < 4:
+            os.read(read, 1)
+        inside.end_all(settings(user=user))
+        return ended, psutil.Process().children(recursive=True)
+
+    began = time.monotonic()
+    assert in_a_fork(ends, tmp_path) == [[] if user is None else [user], []]
+    assert time.monotonic() - began < 30
+
+
+def test_a_supervisor_only_waits_and_passes_on_who_asks_for_an_end(tmp_path):
+    """Nothing of what it has from the judge is put away in it."""
+    gone = []
+
+    class Kept:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            gone.append(1)
+
+    def supervises():
+        faulthandler.enable()
+        ended = []
+        for number in (signal.SIGABRT, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            inside._supervise(child)
+            os.kill(os.getpid(), number)
+            ended.append(os.WTERMSIG(os.waitpid(child, 0)[1]) == number)
+        Kept()
+        made = [[] for _ in range(50_000)]
+        return ended, gone and len(made), faulthandler.is_enabled()
+
+    assert in_a_fork(supervises, tmp_path) == [[True] * 3, [], False]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("measures", [[], [FILES]])
+def test_what_landlock_leaves(settings, tmp_path, device, measures):
+    """Reading everywhere; writing to a folder of its own, to devices that take it, and to what is its own otherwise."""
+    if not pytest.importorskip("landlockpy").supported():
+        pytest.skip("the kernel does not have it")
+    made = settings(device=device, measures=frozenset(measures))
+    os.makedirs(made.home)
+    (tmp_path / "kept").write_text("x")
+    judge, shared = os.getpid(), f"/dev/shm/of-a-test-{os.getpid()}"
+    deeds = {
+        "read": lambda: open(__file__).close(),
+        "list": lambda: os.listdir(tmp_path),
+        "execute": lambda: subprocess.run(["true"], check=True),
+        "write at home": lambda: open(f"{made.home}/file", "w").close(),
+        "make a folder at home": lambda: os.mkdir(f"{made.home}/folder"),
+        "remove at home": lambda: os.unlink(f"{made.home}/file"),
+        "write elsewhere": lambda: open(tmp_path / "other", "w").close(),
+        "append elsewhere": lambda: open(tmp_path / "kept", "a").close(),
+        "cut elsewhere": lambda: os.truncate(tmp_path / "kept", 0),
+        "remove elsewhere": lambda: os.unlink(tmp_path / "kept"),
+        "write to a device": lambda: open("/dev/null", "w").close(),
+        "control a device": lambda: termios.tcgetattr(null),
+        "read a device": lambda: os.read(os.open("/dev/urandom", os.O_RDONLY), 1),
+        "share memory": lambda: open(shared, "w").close(),
+        "write to /proc": lambda: open("/proc/self/comm", "w").close(),
+        "signal its judge": lambda: os.kill(judge, 0),
+        "gain privileges": lambda: Path("/proc/self/status").read_text().index("NoNewPrivs:\t0"),
+    }
+
+    def does():
+        nonlocal null
+        inside._landlock(made)
+        null, found = os.open("/dev/null", os.O_RDWR), []
+        for name, deed in deeds.items():
+            try:
+                deed()
+                found.append(name)
+            except PermissionError:
+                pass
+            except (termios.error, ValueError) as error:
+                found += [name] * (error.args[0] == errno.ENOTTY)
+        return found
+
+    null = None
+    try:
+        found = in_a_fork(does, tmp_path)
+    finally:
+        Path(shared).unlink(missing_ok=True)
+    may = {
+        "read", "list", "execute", "write at home", "make a folder at home", "remove at home", "write to a device",
+        "control a device", "read a device",
+    }  # fmt: skip
+    may |= {"share memory"} if measures else set()
+    assert set(found) == may | ({"write to /proc"} if device == "cuda" else set())

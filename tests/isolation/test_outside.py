@@ -107,6 +107,18 @@ def test_what_needs_no_trial_to_fail(monkeypatch):
         assert outside._foreseen(Measure.LANDLOCK, None) == why
 
 
+def test_what_the_judge_keeps_is_covered(monkeypatch, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "link"))
+    assert outside._covered() == (str(tmp_path / "state" / "touchstone"),)
+
+    def refused():
+        raise PermissionError("there is no home folder")
+
+    monkeypatch.setattr(outside.folders, "state", refused)
+    assert outside._covered() == ()
+
+
 def test_a_child_is_told_what_it_is_for_computing(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")

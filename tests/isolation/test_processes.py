@@ -201,6 +201,12 @@ def test_nothing_is_left_running(served):
     child.close()  # has nothing to do
 
 
+def test_why_a_child_that_fails_ends_is_printed(capfd):
+    child = fork(lambda connection: {}["of its own"])
+    child.close(seconds=10)
+    assert child.code == 1 and "KeyError: 'of its own'" in capfd.readouterr().err
+
+
 def test_a_child_may_end_by_itself(tmp_path):
     def body(connection):
         serve(connection, lambda request: request)
@@ -410,6 +416,32 @@ def test_a_child_that_hangs_up_and_goes_on_is_killed(monkeypatch):
 
     stays._reap = reap
     assert stays.death() == Death(Check.CRASH, "closed the connection to the judge") and stays.ended == ["killed"]
+
+
+def test_a_child_that_cannot_say_that_it_is_the_one_to_go_is_settled_all_the_same(monkeypatch, tmp_path):
+    """Where /proc is not to be written."""
+
+    def refuses(path, *mode):
+        raise PermissionError(path)
+
+    def settled():
+        with open(tmp_path / "trace", "w") as trace:
+            monkeypatch.setattr(processes, "open", refuses, raising=False)
+            processes.settle(trace.fileno(), None)
+        return sys.breakpointhook is processes._no_debugger
+
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    assert in_a_fork(settled, tmp_path) is True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file of Linux")
+def test_out_of_memory_a_child_is_the_one_to_go(tmp_path):
+    def settled():
+        with open(tmp_path / "trace", "w") as trace:
+            processes.settle(trace.fileno(), None)
+        return Path("/proc/self/oom_score_adj").read_text()
+
+    assert in_a_fork(settled, tmp_path).strip() == "1000"
 
 
 @pytest.mark.parametrize("variable", [None, "0"])

@@ -80,6 +80,24 @@ def test_operands_and_outputs_cross_as_they_are(start, make):
     )
 
 
+@pytest.mark.parametrize(
+    ("fn", "outputs", "told"),
+    [
+        (lambda x: (x + 1, x[:, 0] + 2), None, {"y": 1.0, "lse": 2.0}),
+        (lambda x: (x + 1, x[:, 0] + 2), ("lse",), {"y": 1.0, "lse": 2.0}),
+        (lambda x: x[:, 0] + 2, ("lse",), {"lse": 2.0}),
+    ],
+)
+def test_all_outputs_are_told_or_those_that_are_judged(fn, outputs, told):
+    made = child.forked(Subject("online_softmax", fn, "fn", "user@cpu", "cpu", outputs=outputs), [])
+    try:
+        made.remote.begin(Limits(seconds=20))
+        seen = made.remote.call({"x": torch.zeros(2, 3)})
+    finally:
+        made.close()
+    assert {name: value.unique().item() for name, value in seen.values.items()} == told
+
+
 def test_a_call_runs_elsewhere_and_is_told_as_one_made_here(start):
     def fn(x):
         torch.set_default_dtype(torch.float64)

@@ -1,8 +1,10 @@
 """Whose code is the kernel's: that beside its file, no library's wherever it was installed, no generated code."""
 
+import os
 import sys
 
 import pytest
+import torch
 
 from tests.processes import in_a_fork
 from touchstone.conformance.discovery import registry
@@ -127,3 +129,37 @@ def test_what_a_kernel_does_is_noted_and_the_same_of_a_library_is_not(tmp_path, 
         (tmp_path / folder).mkdir()
     sys.path.append(str(tmp_path / "library"))
     assert deed in does("kernels") and does("library") == []
+
+
+def test_another_copy_than_the_library_s_is_noted(tmp_path):
+    def replaces():
+        tripwires.set_up("softmax", tmp_path)
+        before = tripwires.told()
+        with torch.library._scoped_library("aten", "IMPL") as theirs:
+            theirs.impl("clone", lambda x, memory_format=None: x, "CPU", allow_override=True)
+            during = tripwires.told()
+        return before, during
+
+    note = "replaces what the library does where it copies a tensor"
+    assert in_a_fork(replaces, tmp_path) == [[], [note]]
+
+
+@pytest.mark.parametrize(
+    ("path", "noted"),
+    [
+        ("/proc/self/mem", True),
+        ("/proc/self/maps", True),
+        ("/proc/1/environ", True),
+        ("/proc/self/status", False),
+        ("/etc/hostname", False),
+        (b"/proc/self/maps", True),
+    ],
+)
+def test_a_kernel_that_opens_the_memory_of_processes_is_noted(tmp_path, path, noted):
+    def opens():
+        tripwires.set_up("softmax", tmp_path)
+        code = compile("try:\n    open(path).close()\nexcept OSError:\n    pass", str(tmp_path / "mine.py"), "exec")
+        exec(code, {"path": path})
+        return tripwires.told()
+
+    assert in_a_fork(opens, tmp_path) == ([f"opens {os.fsdecode(path)}"] if noted else [])

@@ -266,7 +266,6 @@ def _end_like(status: int) -> NoReturn:
         with contextlib.suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        time.sleep(1)
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else UNCONFINED)
 
 
