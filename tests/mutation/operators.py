@@ -2,8 +2,9 @@
 
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
 nothing at run time (annotations, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of a message
-(strings), what says what is known anyway (`assert`, `zip(strict=True)`), and device code (`@triton.jit`), which Python
-does not run.
+(strings), what says what is known anyway (`assert`, `zip(strict=True)`), how many answers stay computed (`maxsize` of
+`lru_cache`), which decides nothing but time and memory, and device code (`@triton.jit`), which Python does not run. The
+arguments of a function that means the same in either order (`EITHER_WAY`) are not exchanged: nobody could tell.
 """
 
 import ast
@@ -40,6 +41,8 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitOr: ("|", "&"),
     ast.BitXor: ("^", "|"),
 }
+EITHER_WAY = {"torch.equal", "np.array_equal", "contextlib.suppress"}
+UNTOLD = {("zip", "strict"), ("lru_cache", "maxsize"), ("functools.lru_cache", "maxsize")}  # arguments, by function
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNCHANGED = (ast.Import, ast.ImportFrom, ast.Assert, ast.Global, ast.Nonlocal, ast.Pass)
 NOT_RUN = ("annotation", "returns", "targets", "target", "type_params")  # fields of statements
@@ -242,7 +245,7 @@ class _Finder:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self._expression(child)
-            elif isinstance(child, ast.keyword) and child.arg != "strict":
+            elif isinstance(child, ast.keyword) and child.arg != "strict" and not _is_untold(node, child):
                 self._expression(child.value)
             elif isinstance(child, ast.arguments):
                 for default in [*child.defaults, *filter(None, child.kw_defaults)]:
@@ -292,9 +295,10 @@ class _Finder:
         if not isinstance(node, ast.Call):
             return
         for number, keyword in enumerate(node.keywords):
-            if keyword.arg is not None and (keyword.arg, ast.unparse(node.func)) != ("strict", "zip"):
+            if keyword.arg is not None and not _is_untold(node, keyword):
                 self._without("drop argument", node, "keywords", number)
-        if len(node.args) >= 2 and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
+        ordered = len(node.args) >= 2 and ast.unparse(node.func) not in EITHER_WAY
+        if ordered and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
             (start, middle), (other, end) = map(self._span, node.args[:2])
             swapped = self.text[other:end] + self.text[middle:other] + self.text[start:middle]
             self._add("swap arguments", start, end, swapped)
@@ -321,6 +325,10 @@ def _is_for_readers(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+
+
+def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:
+    return isinstance(call, ast.Call) and (ast.unparse(call.func), keyword.arg) in UNTOLD
 
 
 def _is_text(node: ast.AST) -> bool:
