@@ -166,6 +166,33 @@ def test_what_cannot_be_restricted_is_the_fault_of_a_measure(settings, monkeypat
     assert in_a_fork(restricted, tmp_path) == [measure.value, "not here"]
 
 
+def test_init_reaps_until_the_candidate_has_ended_and_passes_on_who_asks_for_that():
+    read, write = os.pipe()
+    init = os.fork()
+    if init == 0:
+        if os.fork() == 0:
+            os._exit(3)  # of another
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        inside._be_init(child, write)
+    os.close(write)
+    until = time.monotonic() + 10
+    while not _caught(init) >> signal.SIGTERM - 1 & 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(init, signal.SIGTERM)
+    assert os.waitpid(init, 0)[1] == 0 and os.read(read, 16) == str(int(signal.SIGTERM)).encode()
+    os.close(read)
+
+
+def _caught(pid):
+    """The signals that a process handles, as bits."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+
+
 def test_an_end_is_mirrored_from_what_init_says():
     def mirrored(status, said):
         read, write = os.pipe()

@@ -201,6 +201,17 @@ def test_nothing_is_left_running(served):
     child.close()  # has nothing to do
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder of Linux")
+def test_a_child_reads_nothing_and_has_nothing_else_open_for_that(served):
+    def empty():
+        """How many descriptors but the first are of the device that is empty."""
+        numbers = [number for number in os.listdir("/proc/self/fd") if number != "0"]
+        return sum(os.path.realpath(f"/proc/self/fd/{number}") == os.devnull for number in numbers)
+
+    here = empty()
+    assert served(lambda request: (empty() - here, os.read(0, 1))).ask(None) == (0, b"")
+
+
 def test_why_a_child_that_fails_ends_is_printed(capfd):
     child = fork(lambda connection: {}["of its own"])
     child.close(seconds=10)

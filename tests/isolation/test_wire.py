@@ -45,6 +45,16 @@ def test_every_field_of_a_call_crosses():
     assert "values" not in wire.observed_to_json(Observed(values={"y": 1}))
 
 
+def test_equal_slots_are_one_key():
+    """The process of a kernel finds by it what it has of a slot already."""
+
+    def slot(at=8):
+        return wire.Slot(512, 1 << 31, wire.Part("float16", (2, 3), (1 << 20, 1), at))
+
+    known = {wire.Slot(512, 24): "whole", slot(): "part"}
+    assert known[slot()] == "part" and slot(16) not in known and known[wire.Slot(512, 24, None)] == "whole"
+
+
 WRONG = {str: 3, bool: 1, list: "text", dict: ["text"], type(None): 3}
 
 
