@@ -503,3 +503,74 @@ def test_what_landlock_leaves(settings, tmp_path, device, measures):
     }  # fmt: skip
     may |= {"share memory"} if measures else set()
     assert set(found) == may | ({"write to /proc"} if device == "cuda" else set())
+
+
+def relayed(settings, tmp_path, candidate, *, left=None, **about):
+    """How a supervisor says that a candidate ended, which has a pipe to print to; `left`: with that done before."""
+
+    def supervises():
+        made = settings(**about) if left is None else left()
+        printed, print_to = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(printed)
+            candidate(print_to)
+            os._exit(0)
+        os.close(print_to)
+        began = time.monotonic()
+        status = inside._relay(made, child, printed)
+        return status, time.monotonic() - began
+
+    return in_a_fork(supervises, tmp_path)
+
+
+def test_a_supervisor_keeps_what_is_printed_until_the_candidate_ends(settings, tmp_path):
+    def prints(print_to):
+        for text in (b"a" * 100_000, b"b" * 50_000):
+            os.write(print_to, text)
+        os._exit(3)
+
+    status, _ = relayed(settings, tmp_path, prints, limits=Limits(output=1 << 20))
+    assert os.waitstatus_to_exitcode(status) == 3 and settings.said() == []
+    assert settings.kept() == b"a" * 100_000 + b"b" * 50_000
+
+
+def test_a_candidate_that_prints_no_more_goes_on(settings, tmp_path):
+    def closes(print_to):
+        os.close(print_to)
+        time.sleep(0.3)
+        os._exit(5)
+
+    status, took = relayed(settings, tmp_path, closes, limits=Limits(seconds=60))
+    assert os.waitstatus_to_exitcode(status) == 5 and took >= 0.3 and settings.said() == []
+
+
+def test_a_candidate_is_killed_at_its_deadline(settings, tmp_path):
+    """However much it prints; what is left in the pipe is kept."""
+
+    def goes_on(print_to):
+        os.write(print_to, b"begun")
+        while True:
+            time.sleep(0.05)
+            os.write(print_to, b".")
+
+    status, took = relayed(settings, tmp_path, goes_on, limits=Limits(seconds=0.5, output=9))
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL and 0.5 <= took < 30
+    assert settings.kept().startswith(b"begun.") and settings.said() == [{"cut": 9}, {"late": 0.5}]
+
+
+@pytest.mark.parametrize("measures", [[], [PROCESSES]])
+def test_once_its_judge_is_gone_a_supervisor_clears_up(settings, tmp_path, monkeypatch, measures):
+    ended = tmp_path / "ended"
+    monkeypatch.setattr(inside, "end_all", lambda settings: ended.touch())
+    folder = tmp_path / "folder"
+    (folder / "home").mkdir(parents=True)
+
+    def left():
+        read, write = os.pipe()
+        os.close(read)
+        return settings(status=write, folder=str(folder), measures=frozenset(measures), limits=Limits(seconds=None))
+
+    status, _ = relayed(settings, tmp_path, lambda print_to: time.sleep(60), left=left)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL and not folder.exists()
+    assert ended.exists() == (not measures)  # init's end ends the rest

@@ -212,6 +212,20 @@ def test_a_child_reads_nothing_and_has_nothing_else_open_for_that(served):
     assert served(lambda request: (empty() - here, os.read(0, 1))).ask(None) == (0, b"")
 
 
+def test_a_child_may_have_left_its_group_before_its_parent_gives_it_one(monkeypatch):
+    real = os.setpgid
+
+    def refuses(pid, group):
+        if pid:
+            raise PermissionError("it leads a session")
+        real(pid, group)
+
+    monkeypatch.setattr(os, "setpgid", refuses)
+    child = fork(lambda connection: connection.send(("answer", os.getpgid(0))))
+    assert child.answer(10) == child.process.pid
+    child.close(seconds=10)
+
+
 def test_why_a_child_that_fails_ends_is_printed(capfd):
     child = fork(lambda connection: {}["of its own"])
     child.close(seconds=10)
