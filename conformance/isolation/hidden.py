@@ -299,7 +299,7 @@ class Host(TorchDispatchMode):
         return self._given <= GIVEN
 
     def _listed(self, tensor: torch.Tensor) -> Any:
-        if not self._may_read(tensor):
+        if backends.kernel_running() or not self._may_read(tensor):
             return self._tolist(tensor)
         with self._all_shown():
             return self._tolist(tensor)

@@ -212,6 +212,24 @@ def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
     assert not told
 
 
+def test_what_a_kernel_writes_is_hidden_from_what_it_calls_on_constants_too(told):
+    """And what a launcher has written is not, before a kernel writes."""
+    counts = torch.zeros(4, dtype=torch.int32)
+    memory = Hidden(counts.view(torch.uint8).numpy(), counts.clone().view(torch.uint8).numpy(), None, DRAW)
+    with Host([memory], DRAW):
+        counts.numpy()[0] = 5
+        with backends.compiling():
+            assert counts.numpy().tolist() == [5, 0, 0, 0]
+        assert not memory.secret
+        with backends.running():
+            counts[1] = 6
+            with backends.compiling():
+                assert counts.numpy().tolist() == [0, 0, 0, 0] and memory.secret
+            assert counts.tolist() == [5, 6, 0, 0]
+    memory.gather()
+    assert memory._there.view(np.int32).tolist() == [5, 6, 0, 0] and not told
+
+
 def _printing_and_failing():
     with backends.running():
         print("value 3.5", flush=True)

@@ -574,3 +574,31 @@ def test_once_its_judge_is_gone_a_supervisor_clears_up(settings, tmp_path, monke
     status, _ = relayed(settings, tmp_path, lambda print_to: time.sleep(60), left=left)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL and not folder.exists()
     assert ended.exists() == (not measures)  # init's end ends the rest
+
+
+def test_streams_are_those_of_the_descriptors(tmp_path):
+    """Whatever a test or a notebook has put there; a line is written as it ends, and none is refused."""
+
+    def prints():
+        read, write = os.pipe()
+        os.write(write, b"asked\n")
+        os.close(write)
+        os.dup2(read, 0)
+        kept = os.dup(1)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(tmp_path / name, os.O_CREAT | os.O_RDWR), number)
+        sys.stdin = sys.stdout = sys.stderr = None
+        inside._fresh_streams()
+        print("a \ud800\nrest", end="")
+        print("b \ud800", file=sys.stderr)
+        found = [(tmp_path / name).read_text() for name in ("out", "err")]
+        asked = sys.stdin.read()
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.close()
+        for number in (0, 1, 2):
+            os.fstat(number)  # it is not the stream's to close
+        sys.stdout, sys.stderr = os.fdopen(kept, "w"), open(os.devnull, "w")  # noqa: SIM115
+        return asked, found
+
+    asked, (out, err) = in_a_fork(prints, tmp_path)
+    assert asked == "asked\n" and err == "b \\ud800\n" and out in ("a \\ud800\n", "a \\ud800\nrest")
