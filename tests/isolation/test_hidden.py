@@ -125,10 +125,12 @@ def test_what_a_launcher_or_a_kernel_writes_is_seen(operand, launched):
 
 
 def test_nothing_is_called_at_launches_afterwards(operand):
-    before = len(backends.before_launch), len(backends.after_launch)
+    names = ("before_launch", "failed_launch", "after_launch", "strayed", "on_constants")
+    before = {name: list(getattr(backends, name)) for name in names}
     with pytest.raises(KeyError), Host([operand[2]], DRAW):
+        assert all(len(getattr(backends, name)) == len(before[name]) + 1 for name in names)
         raise KeyError
-    assert (len(backends.before_launch), len(backends.after_launch)) == before
+    assert {name: getattr(backends, name) for name in names} == before
 
 
 def test_what_kernels_write_is_hidden_until_the_end(operand):
