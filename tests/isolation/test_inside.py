@@ -602,3 +602,23 @@ def test_streams_are_those_of_the_descriptors(tmp_path):
 
     asked, (out, err) = in_a_fork(prints, tmp_path)
     assert asked == "asked\n" and err == "b \\ud800\n" and out in ("a \\ud800\n", "a \\ud800\nrest")
+
+
+@pytest.mark.parametrize("measures", [[Measure.LANDLOCK], [FILES]])
+@pytest.mark.parametrize("there", [True, False])
+def test_what_landlock_takes_is_imported_while_it_can_be_read(settings, monkeypatch, measures, there):
+    """Before anything else; a machine that lacks it has no such measure."""
+    seen = []
+
+    def next_step(keep):
+        raise KeyError(seen)
+
+    monkeypatch.setattr(inside.kernel, "close_others", next_step)
+    monkeypatch.setattr(inside.importlib, "import_module", seen.append)
+    if not there:
+        monkeypatch.setattr(inside.importlib, "import_module", lambda name: __import__("of_nobody"))
+    wanted = Measure.LANDLOCK in measures
+    with pytest.raises(Failed if wanted and not there else KeyError) as raised:
+        inside._confine(settings(measures=frozenset(measures)))
+    assert seen == (["landlockpy"] if wanted and there else [])
+    assert not (wanted and not there) or raised.value.measure is Measure.LANDLOCK
