@@ -622,3 +622,41 @@ def test_what_landlock_takes_is_imported_while_it_can_be_read(settings, monkeypa
         inside._confine(settings(measures=frozenset(measures)))
     assert seen == (["landlockpy"] if wanted and there else [])
     assert not (wanted and not there) or raised.value.measure is Measure.LANDLOCK
+
+
+USER = 65520  # beside those that sandboxes take; nobody is that one nor the next
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+def test_who_becomes_a_user_is_nothing_else(tmp_path):
+    def becomes():
+        os.setgroups([0, 4])
+        inside._become(USER + 1, USER)
+        return os.getgroups(), os.getresuid(), os.getresgid()
+
+    assert in_a_fork(becomes, tmp_path) == [[], [USER + 1, USER, USER + 1], [USER] * 3]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+def test_every_process_of_a_user_is_ended_and_no_other():
+    def sleeping(user):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if user:
+                inside._become(user, user)
+            os.write(write, b"x")
+            time.sleep(60)
+            os._exit(0)
+        os.read(read, 1)
+        os.close(read)
+        os.close(write)
+        return child
+
+    theirs, others = [sleeping(USER), sleeping(USER)], [sleeping(None), sleeping(USER + 2)]
+    inside.end_user(USER)
+    assert [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in theirs] == [signal.SIGKILL] * 2
+    assert [os.waitpid(child, os.WNOHANG) for child in others] == [(0, 0)] * 2
+    for child in others:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
