@@ -248,15 +248,18 @@ def test_a_bind_makes_what_it_covers(tmp_path, monkeypatch):
     file.write_text("x")
     old = os.umask(0o077)
     try:
-        mounts._bind(str(folder), tmp_path / "a" / "folder")
-        mounts._bind(str(file), tmp_path / "a" / "file")
+        mounts._bind(str(folder), tmp_path / "a" / "b" / "folder")
+        mounts._bind(str(file), tmp_path / "a" / "b" / "file")
         assert os.umask(0o077) == 0o077
     finally:
         os.umask(old)
-    assert (tmp_path / "a" / "folder").is_dir() and (tmp_path / "a" / "file").is_file()
-    assert (tmp_path / "a" / "folder").stat().st_mode & 0o777 == 0o755
-    assert done == [(str(folder), str(tmp_path / "a" / "folder")), (str(file), str(tmp_path / "a" / "file"))]
-    mounts._bind(str(folder), Path(tmp_path / "a" / "folder"))  # twice
+    assert (tmp_path / "a" / "b" / "folder").is_dir() and (tmp_path / "a" / "b" / "file").is_file()
+    assert (tmp_path / "a" / "b" / "folder").stat().st_mode & 0o777 == 0o755
+    assert done == [
+        (str(folder), str(tmp_path / "a" / "b" / "folder")),
+        (str(file), str(tmp_path / "a" / "b" / "file")),
+    ]
+    mounts._bind(str(folder), Path(tmp_path / "a" / "b" / "folder"))  # twice
 
 
 def test_a_view_of_its_own_begins_apart_and_with_its_own_processes(monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
+from tests.processes import in_a_fork
 from touchstone.conformance.isolation.sandbox import inside, outside
 from touchstone.conformance.isolation.sandbox.outside import NotConfined, Plan, Sandbox
 from touchstone.conformance.isolation.sandbox.settings import ALL, Limits, Measure
@@ -151,6 +152,31 @@ def test_settings_of_a_sandbox():
         folder = sandbox.folder
     assert not os.path.exists(folder) and sandbox.folder == ""
     sandbox.close()  # twice
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("measures", [(), (Measure.PROCESSES,), (Measure.SECRECY,)])
+def test_a_sandbox_leaves_the_judge_s_process_as_it_was(tmp_path, measures, before):
+    """It takes over orphans meanwhile, but those of a process table of their own, and is closed to others; in the end
+    neither more than before."""
+    plan = Plan(frozenset(measures), {})
+
+    def state():
+        return outside.kernel.is_subreaper(), outside.kernel.dumpable(), len(os.listdir("/proc/self/fd"))
+
+    def seen():
+        outside.kernel.prctl(outside.kernel.PR_SET_CHILD_SUBREAPER, before)
+        outside.kernel.prctl(outside.kernel.PR_SET_DUMPABLE, 1)
+        first = state()
+        with Sandbox(plan=plan):
+            with Sandbox(plan=plan):
+                inner = state()
+            within = state()
+        return first, inner, within, state()
+
+    first, inner, within, last = in_a_fork(seen, tmp_path)
+    assert first == last and first[:2] == [before, True]
+    assert inner[:2] == within[:2] == [before or Measure.PROCESSES not in measures, Measure.SECRECY not in measures]
 
 
 def test_what_is_given_can_be_read_and_not_written(tmp_path):
