@@ -256,6 +256,42 @@ def test_why_a_file_gives_no_function(monkeypatch, tmp_path, error, message):
         executing.opened(subject)
 
 
+@pytest.mark.parametrize(
+    ("device", "used", "refused"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_where_cuda_was_used_a_fork_of_the_process_cannot(monkeypatch, device, used, refused):
+    prepared = []
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: used)
+    monkeypatch.setattr(executing.serve, "prepare", prepared.append)
+    subject = Subject("softmax", lambda x: x, "fn", f"user@{device}", device)
+    if refused:
+        with pytest.raises(ValueError, match="^untrusted: CUDA was used in this process before"):
+            executing._on_device(subject)
+    else:
+        assert executing._on_device(subject) is subject
+    assert prepared == (["cuda"] if device == "cuda" and not refused else [])
+
+
+@pytest.mark.parametrize("untrusted", [False, True])
+def test_an_untrusted_author_s_file_is_imported_once_all_is_watched(monkeypatch, tmp_path, untrusted):
+    """By what notes what it does, then by what guards what is there, from its source."""
+    done, fn = [], lambda x: x
+
+    def step(name, value=None):
+        return lambda *given, **named: done.append((name, *given)) or value
+
+    monkeypatch.setattr(executing.tripwires, "set_up", step("watched"))
+    monkeypatch.setattr(executing.guarded, "begin", step("guarded"))
+    monkeypatch.setattr(executing.importing, "without_bytecode", step("source"))
+    monkeypatch.setattr(launching, "opened", step("imported", fn))
+    path = tmp_path / "mine.py"
+    subject = Subject("softmax", FileFunction(path, "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+    assert executing.opened(subject).fn is fn
+    imported = ("imported", path, "fn", launching.NONE)
+    watched = [("watched", "softmax", tmp_path), ("guarded",), ("source", tmp_path)]
+    assert done == [*(watched if untrusted else []), imported]
+
+
 def request(**about):
     operand = wire.TensorAt(1, 0, "float32", (2, 3), (3, 1), 0)
     given = dict(

@@ -77,12 +77,40 @@ def test_what_torch_replaces_itself_is_not_the_authors(author, told, monkeypatch
     assert told == []
 
 
-def test_what_is_told_of_launches_of_imports_or_of_signals_is_found(author, told, monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["displayhook", "excepthook", "unraisablehook", "breakpointhook", "stdin", "stdout", "stderr"]
+)
+def test_what_shows_errors_and_takes_text_anybody_may_replace(author, told, monkeypatch, name):
+    """Whatever it was before; of sys it is called by nobody who computes."""
+    monkeypatch.setattr(sys, name, print)
     guard = guarded.Guard()
-    for listed, what in ((backends.before_launch, author["look"]), (sys.meta_path, author["Finder"])):
+    monkeypatch.setattr(sys, name, author["look"])
+    guard.look()
+    assert told == []
+    monkeypatch.setattr(sys, "intern", author["look"])
+    guard.look()
+    assert told == ["replaces sys.intern, which is called while its operands are shown"]
+
+
+@pytest.mark.parametrize("name", ["before_launch", "after_launch", "failed_launch", "strayed", "on_constants"])
+def test_who_is_told_of_launches_is_found(author, told, name):
+    guard, listed = guarded.Guard(), getattr(backends, name)
+    for what, found in ((author["look"], True), (test_numbers_are_hidden_while_an_authors_function_runs, False)):
         listed.append(what)
+        try:
+            guard.look()
+        finally:
+            listed.remove(what)
+        assert [note.startswith("has itself be called") for note in told] == [True] * found
+        told.clear()
+
+
+def test_what_is_told_of_imports_or_of_signals_is_found(author, told, monkeypatch):
+    guard = guarded.Guard()
+    for listed in (sys.meta_path, sys.path_hooks):
+        listed.append(author["Finder"])
         guard.look()
-        listed.remove(what)
+        listed.remove(author["Finder"])
         assert told.pop().startswith("has itself be called") and not told
     before = signal.signal(signal.SIGUSR2, author["look"])
     try:

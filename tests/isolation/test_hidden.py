@@ -1,6 +1,7 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -236,16 +237,23 @@ def test_what_a_kernel_writes_is_hidden_from_what_it_calls_on_constants_too(told
 def _printing_and_failing():
     with backends.running():
         print("value 3.5", flush=True)
+        print("value 3.5", flush=True, file=sys.stderr)
+        for number in (1, 2):
+            os.write(number, b"value 3.5\n")
         raise ValueError("value 3.5")
 
 
 def test_what_a_kernel_prints_goes_nowhere_and_its_failure_is_told(operand, told, capfd):
+    opened = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else None
     with Host([operand[2]], DRAW):
         print("before", flush=True)
         with pytest.raises(ValueError, match=r"3\.5"):
             _printing_and_failing()
         print("after", flush=True)
-    assert capfd.readouterr().out == "before\nafter\n"
+        for number in (1, 2):
+            os.write(number, b"last\n")
+    assert capfd.readouterr() == ("before\nafter\nlast\n", "last\n")
+    assert opened in (None, len(os.listdir("/proc/self/fd")))
     assert told == ["goes on after a kernel of its own has failed: ValueError: value 3.5"]
 
 
