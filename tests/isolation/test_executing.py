@@ -284,12 +284,15 @@ def test_an_untrusted_author_s_file_is_imported_once_all_is_watched(monkeypatch,
     monkeypatch.setattr(executing.guarded, "begin", step("guarded"))
     monkeypatch.setattr(executing.importing, "without_bytecode", step("source"))
     monkeypatch.setattr(launching, "opened", step("imported", fn))
+    backend = SimpleNamespace(adopt=step("adopted"))
+    monkeypatch.setattr(executing.registry, "backends", lambda: ("one", "other"))
+    monkeypatch.setattr(executing.registry, "backend", lambda name: backend)
     path = tmp_path / "mine.py"
-    subject = Subject("softmax", FileFunction(path, "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+    subject = Subject("softmax", FileFunction(path, "fn"), "fn", "user@cpu", "cpu", own=True, untrusted=untrusted)
     assert executing.opened(subject).fn is fn
     imported = ("imported", path, "fn", launching.NONE)
     watched = [("watched", "softmax", tmp_path), ("guarded",), ("source", tmp_path)]
-    assert done == [*(watched if untrusted else []), imported]
+    assert done == [*(watched if untrusted else []), imported, *[("adopted", fn, "cpu")] * 2]
 
 
 def request(**about):

@@ -154,6 +154,37 @@ def test_settings_of_a_sandbox():
     sandbox.close()  # twice
 
 
+def test_what_got_away_from_its_supervisor_is_ended_with_all_below_it(monkeypatch):
+    """It is a child of the judge's by then, with more filters than the judge; of a user of its own, by that user."""
+    done = []
+
+    class Process:
+        def __init__(self, pid=None):
+            self.pid = pid
+
+        def children(self):
+            return [Process(pid) for pid in (7, 8, 9) if ("ended", pid) not in done]
+
+        def kill(self):
+            done.append(("killed", self.pid))
+
+        def wait(self, seconds):
+            done.append(("ended", self.pid))
+
+    monkeypatch.setattr(outside, "_filters", lambda pid: 2 if pid in (7, 9) else 1)
+    monkeypatch.setattr(outside.psutil, "Process", Process)
+    monkeypatch.setattr(inside, "end_tree", lambda process: done.append(("below", process.pid)))
+    monkeypatch.setattr(inside, "end_user", lambda user: done.append(("user", user)))
+    sandbox = Sandbox(plan=NONE)
+    sandbox.pid, sandbox.user = 9, None  # which is its supervisor
+    sandbox._kill_strays()
+    assert done == [("below", 7), ("killed", 7), ("ended", 7)]
+    done.clear()
+    sandbox.user = 61184
+    sandbox._kill_strays()
+    assert done == [("user", 61184)]
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("measures", [(), (Measure.PROCESSES,), (Measure.SECRECY,)])
 def test_a_sandbox_leaves_the_judge_s_process_as_it_was(tmp_path, measures, before):
