@@ -1,13 +1,18 @@
 """Which axes of a function's operands are one size: found by running it with longer ones."""
 
+import contextlib
 import itertools
 import math
+import os
+import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from touchstone.backends import forks
 from touchstone.conformance.derived import families
 from touchstone.conformance.derived.noise import Noise, Parts
 from touchstone.conformance.derived.ops import tensors_of
@@ -20,10 +25,58 @@ TRIED = (1, 0, 37, 129, 257, 1025)  # sizes of one axis, the others at their fir
 MULTIPLES = (1, 3, 33)  # of the step, of an axis that grows in steps
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
+DEADLY = 16  # sizes at which a reference may end its process, and others be tried
 
 Place = tuple[int, int]  # (position of an operand, its axis)
 Shapes = list[tuple[int, ...]]
-Known = dict[tuple[tuple[int, ...], ...], Shapes | None]
+Key = tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Known:
+    """What running a function has shown, by the shapes of the values that it was given: the shapes of its outputs, and
+    how it ended its process (`ends`). `told` is what of that concerns sizes that are tried."""
+
+    shapes: dict[Key, Shapes | None] = field(default_factory=dict)
+    ends: dict[Key, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    _written: int | None = None  # in a fork, where what is tried is written
+
+    def explored(self, search: Callable[[], object]) -> None:
+        """Learn what runs `search` comes to in a fork of this process, where a function may end it. What raises there
+        is run again here, and raises whatever it raises here. ValueError where it ends at too many sizes."""
+        while forks.able:
+
+            def run(written: int) -> None:
+                self._written = written
+                with contextlib.suppress(Exception):
+                    search()
+
+            written, status = forks.forked(run, STUCK)
+            key = self._read(written)
+            if key is None or status is None:
+                return
+            self.shapes[key] = None
+            self.ends[key] = signal.Signals(-status).name if status < 0 else f"with status {status}"
+            if len(self.ends) > DEADLY:
+                raise ValueError(f"reference: it ends its process at more than {DEADLY} sizes ({self.ends[key]})")
+
+    def _read(self, written: bytes) -> Key | None:
+        """Take over what a fork has found; the shapes that it ran with when it ended."""
+        runs = written.split(b"\n")
+        key: Key | None = None
+        for line in filter(None, runs):
+            key, *found = pickle.loads(bytes.fromhex(line.decode()))
+            if found:
+                if found[0] is not None:
+                    self.shapes[key] = found[0]
+                key = None
+        return key
+
+    def write(self, *what: Any) -> None:
+        if self._written is not None:
+            os.write(self._written, pickle.dumps(what).hex().encode() + b"\n")
 
 
 @dataclass(frozen=True)
@@ -80,11 +133,17 @@ def works(function: Callable[..., Any], values: Sequence[Any], known: Known | No
     What an op of torch takes by accident (keys and values of unequal length, in one kernel of the CPU) is no size.
     `known` keeps what was found, by the shapes of the values.
     """
-    shapes = tuple(tuple(t.shape) for t in values if isinstance(t, torch.Tensor))
-    known = {} if known is None else known
-    if shapes not in known:
-        known[shapes] = _works(function, values)
-    return known[shapes]
+    key, known = key_of(values), Known() if known is None else known
+    if key not in known.shapes:
+        known.write(key)
+        known.shapes[key] = _works(function, values)
+        known.write(key, known.shapes[key])
+    return known.shapes[key]
+
+
+def key_of(values: Sequence[Any]) -> Key:
+    """The shapes of the tensors."""
+    return tuple(tuple(t.shape) for t in values if isinstance(t, torch.Tensor))
 
 
 def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None:
@@ -100,7 +159,9 @@ def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None
     return shapes if shapes == again else None
 
 
-def shrunk(function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset()) -> list[Any]:
+def shrunk(
+    function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset(), known: Known | None = None
+) -> list[Any]:
     """The example with its long axes shorter, all axes of one length together, where the function works so too."""
     found = list(values)
     lengths = {n for p, t in enumerate(values) if isinstance(t, torch.Tensor) and p not in state for n in t.shape}
@@ -111,7 +172,7 @@ def shrunk(function: Callable[..., Any], values: Sequence[Any], state: frozenset
         alike = [(p, a) for p, a in places if found[p].shape[a] == n and p not in state]
         for m in (USUAL, 33, 16):
             given = resized(found, dict.fromkeys(alike, m))
-            if works(function, given) is not None:
+            if works(function, given, known) is not None:
                 found = given
                 break
     return found
@@ -122,7 +183,7 @@ def find(
 ) -> list[Axis]:
     """The axes of all operands. Those of the operands at the positions `state` stay as they are, and what goes with
     them: the code of a module may hold their sizes in attributes."""
-    names, known = letters(), {} if known is None else known
+    names, known = letters(), Known() if known is None else known
     places = [(p, a) for p, t in enumerate(values) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
     size = {(p, a): values[p].shape[a] for p, a in places}
     found: list[Axis] = []
@@ -181,7 +242,11 @@ def sizes_of(
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
         return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
 
+    known = Known() if known is None else known
     usual = ranks(works(function, values, known))
+
+    def ended(sizes: dict[str, int]) -> str | None:
+        return known.ends.get(key_of(resized(values, change_of(axes, sizes))))
 
     base = {axis.letter: axis.size for axis in axes}
     for axis in axes:
@@ -200,10 +265,15 @@ def sizes_of(
         tried = [m * axis.step for m in MULTIPLES] if axis.step > 1 else TRIED if axis.step else ()
         for n in tried if asked is None else asked[axis.letter]:
             sizes = {**base, axis.letter: n}
-            if sizes not in found and at(sizes, LARGEST if asked is None else math.inf):
+            if sizes in found:
+                continue
+            if at(sizes, LARGEST if asked is None else math.inf):
                 found.append(sizes)
-            elif asked is not None and sizes not in found:
-                raise ValueError(f"sizes: the reference does not work with {axis.letter}={n}")
+            elif asked is not None:
+                how = f"ends its process ({ended(sizes)})" if ended(sizes) else "does not work"
+                raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")
+            elif ended(sizes):
+                known.told[f"{axis.letter}={n}"] = f"the reference ends its process ({ended(sizes)})"
     return found
 
 

@@ -63,6 +63,7 @@ class Found:
     outputs: tuple[tuple[str, ...], ...]  # of each output, the letter of each axis
     moves: dict[str, str]  # family -> "", or how its values are moved: "abs", "range"
     left_out: dict[str, str]  # family -> why there is none
+    ends: dict[str, str] = field(default_factory=dict)  # size that was tried -> how the reference ends its process
 
 
 @dataclass(frozen=True)
@@ -196,17 +197,27 @@ def derive(
                 raise ValueError(f"{argument}: {not_one_of(name, operands)}")
     options = Options(tuple(dtypes), store, tuple(keep), tuple((domain or {}).items()), special, seed, tuple(state))
     fixed = frozenset(names.index(name) for name in state)
-    _check_reference(function, names, example)
     function = families.square(function, example)
-    rebuilt = modules.rebuilt_of(reference, state) if isinstance(reference, torch.nn.Module) else []
-    example = axes_of.shrunk(function, example, fixed)
-    found, rebuilt = _find(function, names, [example, *rebuilt], fixed, options, sizes)
+    others = modules.rebuilt_of(reference, state) if isinstance(reference, torch.nn.Module) else []
+    known = axes_of.Known()
+
+    def search() -> tuple[list[Any], _Sizes]:
+        axes_of.works(function, example, known)
+        smaller = axes_of.shrunk(function, example, fixed, known)
+        return smaller, _sizes(function, [smaller, *others], fixed, sizes, known)
+
+    known.explored(search)
+    if end := known.ends.get(axes_of.key_of(example)):
+        raise ValueError(f"reference: it ends its process ({end}) on the inputs")
+    _check_reference(function, names, example)
+    smaller, at = search()
+    found = _found(function, names, smaller, at, options, known)
     varied = [
         tuple(
             _varied(name, value) if name in state and isinstance(value, torch.Tensor) else value
             for name, value in zip(names, each, strict=True)
         )
-        for each in (example, *rebuilt)
+        for each in (smaller, *at.rebuilt)
     ]
     return made_of(function, names, varied[0], options, found, tuple(references), tuple(varied[1:]))
 
@@ -252,9 +263,18 @@ def _check_reference(function: Callable[..., Any], names: Sequence[str], example
             raise ValueError("reference: it is not deterministic: two runs on the same inputs differ")
 
 
-def _find(function, names, examples, fixed, options: Options, sizes) -> tuple[Found, list[list[Any]]]:
-    """What running the function shows, and the examples of rebuilt modules that are of use."""
-    example, known = examples[0], axes_of.Known()
+@dataclass(frozen=True)
+class _Sizes:
+    """The axes, the sizes, the letters of the outputs' axes, and the examples of rebuilt modules that are of use."""
+
+    axes: list[Axis]
+    sizes: list[dict[str, int]]
+    outputs: tuple[tuple[str, ...], ...]
+    rebuilt: list[list[Any]]
+
+
+def _sizes(function, examples, fixed, sizes, known: axes_of.Known) -> _Sizes:
+    example = examples[0]
     axes = axes_of.find(function, example, fixed, known)
     letters = [axis.letter for axis in axes]
     for letter, given in (sizes or {}).items():
@@ -270,10 +290,14 @@ def _find(function, names, examples, fixed, options: Options, sizes) -> tuple[Fo
         if size is not None and size not in chosen and same:
             rebuilt.append(other)
             chosen.append(size)
-    examples = [example, *rebuilt]
-    chosen, outputs = _with_outputs(function, examples, axes, chosen, known)
-    moves, left_out = _moves(function, names, examples, axes, chosen[0], options)
-    return Found(tuple(axes), tuple(chosen), outputs, moves, left_out), rebuilt
+    chosen, outputs = _with_outputs(function, [example, *rebuilt], axes, chosen, known)
+    return _Sizes(axes, chosen, outputs, rebuilt)
+
+
+def _found(function, names, example, at: _Sizes, options: Options, known: axes_of.Known) -> Found:
+    """What running the function shows."""
+    moves, left_out = _moves(function, names, [example, *at.rebuilt], at.axes, at.sizes[0], options)
+    return Found(tuple(at.axes), tuple(at.sizes), at.outputs, moves, left_out, dict(known.told))
 
 
 def _with_outputs(function, examples, axes, sizes, known):

@@ -88,6 +88,7 @@ def restored(op_file: str) -> DerivedContract:
             outputs=_frozen(found["outputs"]),
             moves=found["moves"],
             left_out=found["left_out"],
+            ends=found["ends"],
         ),
         tuple(others),
         tuple(tuple(map(_read, each)) for each in read["rebuilt"]),
@@ -198,6 +199,7 @@ def notes(op: str) -> list[str]:
             "if a right kernel is accused"
         )
     found += [f"values {family!r} left out: {why}" for family, why in contract.found.left_out.items()]
+    found += [f"size {size} left out: {why}" for size, why in contract.found.ends.items()]
     return found if contract.tested is None else [*found, str(contract.tested)]
 
 

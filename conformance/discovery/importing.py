@@ -8,18 +8,15 @@ import contextlib
 import importlib.util
 import inspect
 import os
-import signal
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
-
+from touchstone.backends import forks
 from touchstone.conformance.discovery import registry
 
 PREFIX = "touchstone_user_"  # of the names under which such files are imported
@@ -138,46 +135,18 @@ def tried(load: Callable[[], Any]) -> None:
     """Have a fork of this process do first what imports a user's file here. ValueError where that ends its process: it
     would end this one, with a status that says whatever it likes. What it raises, it will raise here.
     """
-    if not hasattr(os, "fork"):
+    if not forks.able:
         return
-    mark, written = os.pipe()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, where this process has threads
-        pid = os.fork()
-    if pid == 0:
-        _try(load, written)
-    try:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.set_blocking(mark, False)  # what it has started may hold the other end
-        os.close(written)
-        with contextlib.suppress(BlockingIOError):
-            if os.read(mark, 1):
-                return
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-        raise
-    finally:
-        os.close(mark)
-    how = f"with status {status}" if status >= 0 else f"by signal {-status}"
-    raise ValueError(f"it ends the process that imports it, {how}")
 
-
-def _try(load: Callable[[], Any], written: int) -> NoReturn:
-    """In the fork: what is printed is printed once, by the process that goes on."""
-    try:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nowhere, descriptor)
-        torch.set_num_threads(1)  # the pool of the parent is dead here
+    def run(written: int) -> None:
         with contextlib.suppress(BaseException):
             load()
         os.write(written, b"1")
-    finally:
-        os._exit(1)
+
+    written, status = forks.forked(run)
+    if not written and status is not None:
+        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
+        raise ValueError(f"it ends the process that imports it, {how}")
 
 
 def root_of(path: Path) -> Path:

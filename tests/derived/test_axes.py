@@ -1,11 +1,15 @@
 """Which axes are one size is found by running the function."""
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.derived.functions import causal, drawn, group_norm, labels, layer_norm, mlp
-from touchstone import derive
+from touchstone import derive, describe
 from touchstone.conformance.derived import axes
 
 SIGNATURES = {
@@ -80,3 +84,58 @@ def test_the_state_of_a_module_keeps_its_sizes():
     x, w = drawn((5, 8), (3, 8))
     found = {a.letter: a.step for a in axes.find(F.linear, [x, w], frozenset({1}))}
     assert found == {"A": 1, "B": 0, "C": 0, "D": 0}
+
+
+def deadly(at):
+    """A function that ends its process where an axis is so long, as a kernel of the CPU that divides by 0 does."""
+
+    def function(x, w):
+        if x.shape[1] in at:
+            os.kill(os.getpid(), signal.SIGFPE)
+        return x @ w
+
+    return function
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_size_at_which_a_reference_ends_its_process_is_left_out_by_name():
+    given = drawn((12, 40), (40, 9))
+    found = derive(deadly((0, 129)), given).found
+    usual = derive(torch.matmul, given).found
+    assert found.axes == usual.axes
+    assert found.sizes == tuple(size for size in usual.sizes if size["B"] not in (0, 129))
+    assert found.ends == dict.fromkeys(("B=0", "B=129"), "the reference ends its process (SIGFPE)")
+    assert "left out: B=0: the reference ends its process (SIGFPE)" in describe(deadly((0,)), given, mutants=0)
+    with pytest.raises(ValueError, match=r"sizes: the reference ends its process \(SIGFPE\) with B=0"):
+        derive(deadly((0,)), given, sizes={"B": (0,)})
+    with pytest.raises(ValueError, match=r"reference: it ends its process \(SIGFPE\) on the inputs"):
+        derive(deadly((40,)), given)
+
+
+def test_what_a_fork_has_run_is_not_run_again(monkeypatch):
+    """But where it raises, which it may do in a fork alone."""
+    here, ran = os.getpid(), []
+
+    def function(x):
+        if os.getpid() == here:
+            ran.append(x.shape[-1])
+        if x.shape[-1] == 37 and os.getpid() != here:
+            raise RuntimeError("in a fork")
+        return x * 2
+
+    found = derive(function, drawn((12, 40))).found
+    assert 37 in ran and 1025 not in ran
+    assert {"A": 12, "B": 37} in found.sizes
+
+
+def test_a_fork_that_comes_to_nothing_is_given_up(monkeypatch):
+    """As one that waits for a thread which it does not have."""
+    here = os.getpid()
+
+    def function(x):
+        if os.getpid() != here:
+            time.sleep(60)
+        return x * 2
+
+    monkeypatch.setattr(axes, "STUCK", 0.2)
+    assert len(derive(function, drawn((12, 40))).found.sizes) == 12
