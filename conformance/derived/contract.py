@@ -598,8 +598,9 @@ def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dt
                 found[number] |= ~same
     for run in reached(contract.function, values):
         for number, (got, right) in enumerate(zip(run, first.answers, strict=True)):
-            if is_float(right) and got.shape == right.shape:
-                found[number] |= ~torch.isclose(got, right, rtol=OTHERWISE, atol=OTHERWISE, equal_nan=True)
+            if got.shape == right.shape:
+                close = partial(torch.isclose, rtol=OTHERWISE, atol=OTHERWISE, equal_nan=True)
+                found[number] |= ~close(got, right) if is_float(right) else got != right
     return found
 
 
@@ -616,9 +617,9 @@ def _expected(
         return made
     made = Expected(answer, dtype=own)
     if found.picks[number] is not None:
-        made.excused = lambda got: found.picks_as_well(number, got)
-    elif bool(unstable.any()):
-        made.excused = torch.ones_like(unstable) if _too_many(unstable, most) else unstable
+        made.excused = lambda got: found.picks_as_well(number, got) | unlike
+    elif bool((unstable | unlike).any()):
+        made.excused = torch.ones_like(unstable) if _too_many(unstable, most) else unstable | unlike
     return made
 
 
@@ -638,7 +639,7 @@ def _tell(contract, name, made: Expected, found: Sampled, number: int, unlike: t
         contract.judged(name, "some elements near a discontinuity are judged loosely, or not if they are integers")
     if bool(unlike.any()):
         contract.judged(
-            name, "not judged where float32 overflows or is NaN and float64 is not, or NaN may reach otherwise"
+            name, "not judged where float32 overflows or is NaN and float64 is not, or NaN may reach or stand otherwise"
         )
     if dtype is torch.float32 and made.answer.numel() and (made.dtype or dtype).is_floating_point:
         decided = made.extra <= DETERMINED * finite(made.answer).abs() + torch.finfo(torch.float32).tiny

@@ -39,6 +39,9 @@ _upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpos
 # indices of elements that are chosen by their values
 PICKING_SEVERAL = words("sort topk")
 PICKING_ANY = words("sort topk kthvalue median nanmedian mode")  # of equal elements, any
+# whose results depend on where NaN stands in an order: before all numbers, or after them
+RANKING = words("sort topk kthvalue mode")
+SEARCHES = words("searchsorted bucketize")
 PICKING = PICKING_SEVERAL | PICKING_ANY | words("argmax argmin max min")
 # functions whose kernels err by several units in the last place
 SPECIAL = words("""

@@ -338,15 +338,35 @@ class _Opposed(TorchDispatchMode):
         return out
 
 
+class _Placed(TorchDispatchMode):
+    """NaN stands before all numbers in an order, and is found there: torch's own backends put it first or last, by its
+    sign or by how they compare. What they say of it themselves, as max and median do, stays."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = lifted(kwargs or {}), name_of(func)
+        out = func(*args, **kwargs)
+        if name in ops.RANKING and is_float(args[0]) and args[0].ndim and bool(torch.isnan(args[0]).any()):
+            x, dim = args[0], ops.argument(func, "dim", args, kwargs, -1)
+            indices = func(torch.where(torch.isnan(x), -math.inf, x), *args[1:], **kwargs)[1]
+            whole = indices if indices.ndim == x.ndim else indices.unsqueeze(dim)
+            return x.gather(dim, whole).reshape(out[0].shape), indices
+        if name in ops.SEARCHES and isinstance(out, torch.Tensor):
+            row, sought = args[:2] if name == "searchsorted" else reversed(args[:2])
+            lost = torch.isnan(row).any(-1, keepdim=True) | torch.isnan(torch.as_tensor(sought))
+            lost = lost.expand(out.shape) if out.ndim else lost.any()
+            out = torch.where(lost, torch.where(out > 0, 0, row.shape[-1]), out)
+        return out
+
+
 def reached(function: Function, values: Sequence[Any]) -> list[list[torch.Tensor]]:
     """What NaN and infinities come to in other right kernels, a run each: in one that computes an op in parts, where
     torch's own passes over NaN, in one that computes convolutions by transforms and matrices in another order, in one
-    that passes over what is multiplied by 0, and in one in which infinities of both signs do not meet. Empty where all
-    is finite."""
+    that passes over what is multiplied by 0, in one in which infinities of both signs do not meet, and in one that puts
+    NaN first in an order. Empty where all is finite."""
     if all(bool(torch.isfinite(v).all()) for v in values if is_float(v)):
         return []
     runs = [sample(function, values, Parts())]
-    for mode in (_Spread(), _Skipping(), _Opposed()):
+    for mode in (_Spread(), _Skipping(), _Opposed(), _Placed()):
         with torch.no_grad(), mode:
             runs.append(tensors_of(function(*doubled(values))))
     return runs

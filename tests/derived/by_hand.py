@@ -31,6 +31,7 @@ NOT_VALUES = words("""
 bounds race unwritten mutation alias contract cache empty shapes state offset alignment strides
 """)
 WORK = 3e5  # multiply-adds of a case
+MANY = 1000  # cases: all that are so small
 
 
 def cases_of(contract: Contract, most: int) -> list[Case]:
@@ -138,6 +139,18 @@ def counted(op: str, most: int = 30) -> Count:
             if planted.name in found.derived & found.by_hand:
                 break
     return found
+
+
+def is_accused(op: str, name: str) -> bool:
+    """Whether the derived contract accuses a known-good kernel in any small case."""
+    contract = registry.contract(op)
+    planted = next(one for one in registry.planted(op) if one.name == name and one.is_known_good)
+    for case in cases_of(contract, MANY):
+        inputs = contract.build(case)
+        for (_, _, expected), got in _outputs(planted, contract, [(case, inputs, derived(op, inputs))]):
+            if _judged(got, expected, case)[0]:
+                return True
+    return False
 
 
 def _outputs(planted: Planted, contract: Contract, tried: list) -> Iterator[tuple[Any, dict[str, Any] | None]]:

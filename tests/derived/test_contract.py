@@ -667,3 +667,51 @@ def test_what_a_contract_is_made_of_is_kept_as_text_and_a_reference_in_memory_is
         assert torch.equal(one, other) and one.dtype == other.dtype if isinstance(one, torch.Tensor) else one == other
     with pytest.raises(ValueError, match="picked .*was in the memory of the process that derived"):
         again.function(*again.example)
+
+
+def first_of(x, fill):
+    """Where NaN is, `fill`."""
+    return torch.where(torch.isnan(x), fill, x)
+
+
+def picked(found, x):
+    """Values and indices of elements of `x`, by the indices that an op found."""
+    return x.gather(-1, found[1]), found[1]
+
+
+EDGES = drawn((40,))[0].sort().values
+ORDERS = {
+    "searchsorted": lambda x, fill: torch.searchsorted(EDGES.to(x.dtype), first_of(x, fill)),
+    "bucketize": lambda x, fill: torch.bucketize(first_of(x, fill), EDGES.to(x.dtype)) * 2,
+    "sort": lambda x, fill: picked(first_of(x, fill).sort(-1), x),
+    "topk": lambda x, fill: picked(first_of(x, fill).topk(5, -1), x),
+    "kthvalue": lambda x, fill: picked(first_of(x, fill).kthvalue(7, -1, True), x),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_where_nan_stands_in_an_order_is_not_judged(name):
+    """torch's own backends put it first or last."""
+    contract = derive(lambda x: ORDERS[name](x, torch.nan), drawn((12, 30)), dtypes=["float32"])
+    inputs, expected = expected_of(contract, family="nonfinite")
+    x, first = inputs.exact["x"].float(), {}
+    for fill in (torch.nan, torch.inf, -torch.inf):
+        outputs = ORDERS[name](x, fill)
+        for output, got in zip(expected, outputs if isinstance(outputs, tuple) else [outputs], strict=True):
+            assert compare(got, expected[output], torch.float32).ok, (output, fill)
+            first.setdefault(output, got)
+    rest = ~torch.isnan(x).any(-1)
+    for output, got in first.items():
+        wrong = torch.where(rest.reshape(-1, 1), got + 1, got)
+        assert not compare(wrong, expected[output], torch.float32).ok
+    assert any("NaN may reach or stand otherwise" in what for what in contract.notes)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.max(-1), lambda x: x.median(-1), lambda x: x.argmax(-1)])
+def test_where_torch_says_what_becomes_of_nan_it_is_judged(function):
+    contract = derive(function, drawn((12, 30)), dtypes=["float32"])
+    inputs, expected = expected_of(contract, family="nonfinite")
+    x = inputs.exact["x"].float()
+    outputs = function(torch.where(torch.isnan(x), -torch.inf, x))
+    got = dict(zip(expected, outputs if isinstance(outputs, tuple) else [outputs], strict=True))
+    assert any(not compare(value, expected[name], torch.float32).ok for name, value in got.items())
