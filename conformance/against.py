@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.check import check
-from touchstone.conformance.derived import modules, selftest
+from touchstone.conformance.derived import families, modules, selftest
 from touchstone.conformance.derived.contract import DerivedContract, derive
 from touchstone.conformance.discovery import derivation
 from touchstone.conformance.discovery import importing as worker
@@ -102,6 +102,9 @@ def description(contract: DerivedContract, name: str, mutants: int) -> str:
         case = plain_case(contract, dtype, "normal" if "normal" in contract.values else "given")
         for output, text in _budgets(contract, case).items():
             lines.append(f"budget of {output} in {dtype}, normal values: {text}")
+    for family in filter(families.is_special, contract.values):
+        contract.expected(contract.build(plain_case(contract, contract.dtypes[0], family)))
+    lines += [f"{what} ({count} cases)" for what, count in contract.notes.items() if "not judged" in what]
     lines += [f"no error rule for {op}: taken to be backward stable" for op in sorted(contract.unknown)]
     lines.append(f"right forms of the reference accused: {len(tested.accused)} of {tested.forms} runs")
     lines += [f"  {accused}: the contract would not be used" for accused in tested.accused[:3]]

@@ -102,8 +102,9 @@ def letters() -> Iterator[str]:
 
 def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
     """The arguments with some axes of other lengths: elements are left out, or the first ones come again, and what
-    holds of an argument and a kernel may rely on holds of it then."""
-    found = []
+    holds of an argument and a kernel may rely on holds of it then. So do numbers that may count along an axis of
+    another argument: those beyond a shorter one become others, where `have_room` says that there are such."""
+    found, bounds = [], _bounds(values, change)
     for position, given in enumerate(values):
         value = given
         if isinstance(value, torch.Tensor):
@@ -111,8 +112,33 @@ def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
                 n = change.get((position, axis), value.shape[axis])
                 if n != value.shape[axis]:
                     value = value.index_select(axis, torch.arange(n) % max(value.shape[axis], 1))
+            if position in bounds:
+                least = int(given.min())
+                value = least + (value - least) % max(bounds[position] - least, 1)
             value = value if value is given else families.structured(value, given)
         found.append(value)
+    return found
+
+
+def have_room(values: Sequence[Any], change: Mapping[Place, int]) -> bool:
+    """Whether the axes are as long with these lengths as the numbers that may count along them need: what is computed
+    with a class beyond the number of classes is undefined, whether the function raises or not."""
+    return all(bound > int(values[position].min()) for position, bound in _bounds(values, change).items())
+
+
+def _bounds(values: Sequence[Any], change: Mapping[Place, int]) -> dict[int, int]:
+    """The positions of arguments that are whole numbers below the length of an axis of another, some of them as large
+    as its new length, with that length. Not of masks, nor where no number comes twice: of a permutation, none may."""
+    found = {}
+    for position, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype is torch.bool:
+            continue
+        if not 2 < value.unique().numel() < value.numel() or int(value.min()) < 0:
+            continue
+        most = int(value.max())
+        others = [(values[p].shape[a], n) for (p, a), n in change.items() if p != position]
+        if shorter := [n for before, n in others if n <= most < before]:
+            found[position] = min(shorter)
     return found
 
 
@@ -136,8 +162,10 @@ def works(function: Callable[..., Any], values: Sequence[Any], known: Known | No
     key, known = key_of(values), Known() if known is None else known
     if key not in known.shapes:
         known.write(key)
-        known.shapes[key] = _works(function, values)
-        known.write(key, known.shapes[key])
+        try:
+            known.shapes[key] = _works(function, values)
+        finally:
+            known.write(key, known.shapes.get(key))
     return known.shapes[key]
 
 
@@ -171,8 +199,9 @@ def shrunk(
         places = [(p, a) for p, t in enumerate(found) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
         alike = [(p, a) for p, a in places if found[p].shape[a] == n and p not in state]
         for m in (USUAL, 33, 16):
-            given = resized(found, dict.fromkeys(alike, m))
-            if works(function, given, known) is not None:
+            change = dict.fromkeys(alike, m)
+            given = resized(found, change)
+            if have_room(found, change) and works(function, given, known) is not None:
                 found = given
                 break
     return found
@@ -238,7 +267,10 @@ def sizes_of(
     """
 
     def at(sizes: dict[str, int], largest: float = LARGEST) -> bool:
-        given = resized(values, change_of(axes, sizes))
+        change = change_of(axes, sizes)
+        if not have_room(values, change):
+            return False
+        given = resized(values, change)
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
         return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
 

@@ -506,6 +506,8 @@ def _fits(contract: DerivedContract, sizes: tuple[tuple[str, int], ...]) -> bool
     size = dict(sizes)
     if size in contract.found.sizes:
         return True
+    if not axes_of.have_room(contract.example, axes_of.change_of(contract.found.axes, size)):
+        return False
     shapes = axes_of.works(contract.function, axes_of.at(contract.examples, contract.found.axes, size))
     return shapes == [tuple(size[letter] for letter in axes) for axes in contract.found.outputs]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.derived.functions import causal, drawn, group_norm, labels, layer_norm, mlp
-from touchstone import derive, describe
+from touchstone import Refused, derive, describe
 from touchstone.conformance.derived import axes
 
 SIGNATURES = {
@@ -139,3 +139,30 @@ def test_a_fork_that_comes_to_nothing_is_given_up(monkeypatch):
 
     monkeypatch.setattr(axes, "STUCK", 0.2)
     assert len(derive(function, drawn((12, 40))).found.sizes) == 12
+
+
+def test_what_is_refused_in_a_fork_is_refused_here():
+    with pytest.raises(Refused, match="draws random numbers"):
+        derive(lambda x: x + torch.rand_like(x), drawn((12, 40)))
+
+
+def test_numbers_stay_below_the_length_of_the_axis_along_which_they_count():
+    """The loss reads beyond its classes without an error."""
+
+    def loss(x, targets):
+        lengths = torch.full((x.shape[1],), x.shape[0]), torch.full((x.shape[1],), targets.shape[1])
+        return F.ctc_loss(x.log_softmax(2), targets, *lengths)
+
+    targets = 3 + labels(24, 9).reshape(4, 6)
+    given = [*drawn((30, 4, 12)), targets]
+    sizes = derive(loss, given, dtypes=["float32"]).found.sizes
+    assert all(size["C"] > 3 for size in sizes) and any(size["C"] == 37 for size in sizes)
+    fewer = axes.resized(given, {(0, 2): 7})
+    assert fewer[1].min() == 3 and fewer[1].max() == 6 and fewer[1].unique().numel() == 4
+    assert axes.have_room(given, {(0, 2): 7}) and not axes.have_room(given, {(0, 2): 3})
+    for change in ({(0, 2): 12}, {(0, 2): 129}, {(1, 1): 3}):
+        assert axes.have_room(given, change)
+        assert torch.equal(axes.resized(given, change)[1], targets[:, : change.get((1, 1), 6)])
+    order, mask = torch.randperm(12), torch.arange(12) % 2
+    for kept in (order, mask):
+        assert torch.equal(axes.resized([given[0], kept], {(0, 2): 1})[1], kept)
