@@ -1,6 +1,7 @@
 """The budget of one call from samples: the function in float64, and how far runs with errors lie from it.
 
-    allowed = 0.75 eps(out) max(|answer|, smallest normal) + K sigma + 1e-30,  sigma^2 = mean of (sample - answer)^2
+    allowed = 0.75 eps(out) max(|answer|, smallest normal) + K margin(n) sigma + 1e-30
+    sigma^2 = mean of (sample - answer)^2
 
 The samples are averaged around the float64 answer, not around their mean. A few more, with errors K times as large,
 find elements near a discontinuity: where they leave the linear range, change between finite and not, or change at all
@@ -10,6 +11,8 @@ though sigma is 0 or the output is no float.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -23,6 +26,7 @@ from touchstone.conformance.spec.budget import EPS32
 
 SAMPLES = 16
 K = 8.0  # times the sigma of 16 samples: room for intrinsics of GPUs and for sums one term after another
+RARE = 100  # outputs, of one of which the margin is exceeded by an element for which sigma is too small by chance
 AMPLIFIED = 4
 BENT = 10.0  # times K sigma: beyond, an amplified sample is no longer linear
 LEAST = 2.0**-150  # what float32 does not tell from 0 is no discontinuity
@@ -31,6 +35,14 @@ SEEN = 2.0**-12  # of the answer: a smaller distance is rounding, and no jump
 HULL = 1.5  # of what amplified samples reach: what an unstable element is allowed
 
 Function = Callable[..., Any]
+
+
+@cache
+def margin(elements: int, samples: int = SAMPLES) -> float:
+    """How much more than the largest of many errors may be in units of sigma, where sigma is one of few samples:
+    quantiles of Student's t, within 1 %, by those of the normal distribution, at a level that `elements` decide."""
+    z = NormalDist().inv_cdf(1 - 0.5 / (RARE * max(elements, 1)))
+    return math.sqrt(samples * math.expm1(z * z * (samples - 1.5) / (samples - 1) ** 2)) / z
 
 
 @dataclass
@@ -49,8 +61,8 @@ class Sampled:
 
     def extra(self, output: int, k: float = K) -> torch.Tensor:
         """The absolute error allowed beyond one rounding of the result."""
-        wide = torch.maximum(k * self.sigma[output], HULL * self.reach[output])
-        return torch.where(self.unstable[output], wide, k * self.sigma[output])
+        usual = k * margin(self.sigma[output].numel()) * self.sigma[output]
+        return torch.where(self.unstable[output], torch.maximum(usual, HULL * self.reach[output]), usual)
 
     def picks_as_well(self, output: int, got: torch.Tensor) -> torch.Tensor:
         """Which indices of an output pick elements that are as good as the right ones: within twice the budget of both
@@ -63,7 +75,9 @@ class Sampled:
         ours, theirs = pick.last(right), pick.last(got.to(right.dtype))
         inside = (theirs >= 0) & (theirs < n)
         theirs = theirs.clamp(0, n - 1)
-        allowed = 2 * (K * self.picked_sigma[output] + EPS32 * torch.nan_to_num(pick.values).abs())
+        allowed = 2 * (
+            K * margin(pick.values.numel()) * self.picked_sigma[output] + EPS32 * torch.nan_to_num(pick.values).abs()
+        )
         best, found = pick.values.gather(-1, ours), pick.values.gather(-1, theirs)
         near = (best - found).abs() <= allowed.gather(-1, ours) + allowed.gather(-1, theirs)
         near &= pick.last(self.unstable[output])

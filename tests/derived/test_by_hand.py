@@ -81,7 +81,7 @@ def test_derived_contracts_reject_what_those_by_hand_reject_and_accuse_no_other_
 
 
 @pytest.mark.level("default")
-@pytest.mark.parametrize("op, name", ACCUSED)
+@pytest.mark.parametrize(("op", "name"), ACCUSED)
 def test_a_kernel_that_derived_contracts_are_said_to_accuse_is_accused(op, name):
     """In one of all small cases, of which those that mutants are judged on are a sample."""
     assert is_accused(op, name)

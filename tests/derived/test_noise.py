@@ -1,12 +1,13 @@
 """Runs with errors: the noise, the size of each op's error, and what must not be disturbed by it."""
 
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
 
 from tests.derived.functions import FUNCTIONS, drawn
-from touchstone.conformance.derived import ops
+from touchstone.conformance.derived import ops, samples
 from touchstone.conformance.derived.forms import KINDS, Form
 from touchstone.conformance.derived.noise import Noise, hash_noise
 from touchstone.conformance.derived.samples import answers, cast, exact_in, narrows, reached, sample, sampled
@@ -347,3 +348,26 @@ def test_control_flow_by_values_is_followed():
         x = sign * x.abs()
         found = sampled(either, [x])
         assert within(found, 0, either(x)) <= 1
+
+
+def test_the_margin_is_that_of_students_t():
+    """By its density, summed."""
+    scale = math.gamma(8.5) / math.gamma(8) / math.sqrt(16 * math.pi)
+    t = torch.arange(0, 60, 1e-4, dtype=torch.float64)
+    beyond = (scale * (1 + t * t / 16) ** -8.5 * 1e-4).flip(0).cumsum(0).flip(0)
+    for elements in (1, 100, 10_000, 1_000_000):
+        level = 0.5 / (samples.RARE * elements)
+        quantile = float(t[int((beyond > level).sum())])
+        assert samples.margin(elements) == pytest.approx(quantile / NormalDist().inv_cdf(1 - level), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["group_norm", "attention", "mlp"])
+def test_a_kernel_whose_ops_err_more_than_those_of_samples_is_within_the_budget(name):
+    """Half as much again, and a single op may err several times as much: of many elements sigma, of few samples, is
+    too small for some."""
+    function, values = FUNCTIONS[name]
+    for seed in range(3):
+        found = sampled(function, values, seed=seed)
+        for other in range(20):
+            got = sample(function, values, Noise(5000 + other + 100 * seed, scale=1.5))[0]
+            assert bool(((got - found.answers[0]).abs() <= found.extra(0)).all())
