@@ -23,7 +23,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("attention", "lse", "float16"): IN_FLOAT32,
     ("attention", "lse", "bfloat16"): IN_FLOAT32,
     ("attention_backward", "dk", "float32"): ABSOLUTE,
-    ("attention_backward", "dv", "float32"): ABSOLUTE,
     ("gated_mlp", "y", "float32"): ABSOLUTE,
     ("group_norm", "y", "float32"): ABSOLUTE,
     ("layer_norm", "y", "float32"): ABSOLUTE,
