@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals, rules
 from touchstone.conformance.derived.ops import is_float, name_of
@@ -32,7 +31,8 @@ _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 def hash_noise(values: torch.Tensor, key: int) -> torch.Tensor:
     """Float64 noise of the shape of `values`: uniform, mean 0, variance 1, the same for the same bits and `key`."""
-    h = values.to(torch.float64).contiguous().view(torch.int64) ^ key
+    values = values if values.dtype is torch.float64 else values.to(torch.float64)
+    h = values.contiguous().view(torch.int64) ^ key
     h.bitwise_xor_(h >> 30).mul_(_FIRST)
     h.bitwise_xor_(h >> 27).mul_(_SECOND)
     return (h >> 11).to(torch.float64).mul_(math.sqrt(3) / 2**52)
@@ -170,7 +170,8 @@ class Noise(TorchDispatchMode):
         self._calls += 1
         key = self._chance.getrandbits(62)
         shared = SHARED if self._chance.random() < 0.5 else -SHARED
-        return hash_noise(values, key).add_(shared).to(values.dtype)
+        found = hash_noise(values, key).add_(shared)
+        return found if found.dtype is values.dtype else found.to(values.dtype)
 
     def spoil(self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None) -> Any:
         """`values` with a relative error of `weight` units each, or an absolute one of `size` units."""
@@ -248,7 +249,7 @@ class Noise(TorchDispatchMode):
             for target in _targets(func, args, kwargs):
                 target.copy_(self.round(target.clone()))
             return out
-        return tree_map(lambda t: self.keep(t, self.round(t)) if is_float(t) and not self._is_kept(t) else t, out)
+        return ops.mapped(lambda t: t if self._is_kept(t) else self.keep(t, self.round(t)), out)
 
     def _run(self, func, name, args, kwargs):
         if func.is_view:
@@ -289,8 +290,8 @@ class Noise(TorchDispatchMode):
             whole = (args[0] == args[0].round()) & (args[0].abs() < WHOLE)
             if bool(whole.any()):  # counted: nothing is rounded, and a cast to integers must not be one less
                 return torch.where(whole, func(*args), self._after(func(self.spoil(args[0]), args[1]), name, weight))
-        args, kwargs = tree_map(lambda t: self.spoil(t) if is_float(t) else t, (tuple(args), kwargs))
-        return tree_map(lambda t: self._after(t, name, weight) if is_float(t) else t, func(*args, **kwargs))
+        args, kwargs = ops.mapped(self.spoil, (tuple(args), kwargs))
+        return ops.mapped(lambda t: self._after(t, name, weight), func(*args, **kwargs))
 
     def _after(self, result: torch.Tensor, name: str, weight: float) -> torch.Tensor:
         size = weight * result.abs() + 2 if name in ops.UNIT else None

@@ -1,12 +1,12 @@
 """Which ops of torch belong to which class of rounding errors, by the name in their schema."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 def words(text: str) -> frozenset[str]:
@@ -85,6 +85,7 @@ std_mean
 """)
 
 
+@cache
 def name_of(func: Any) -> str:
     """The name of an op without its namespace and overload: "add" of aten::add.Tensor; of a view that is copied, the
     view's."""
@@ -100,6 +101,20 @@ def is_float(value: Any) -> bool:
 def float_leaves(tree: Any) -> list[torch.Tensor]:
     """The tensors of floating-point numbers in nested arguments."""
     return [leaf for leaf in tree_leaves(tree) if is_float(leaf)]
+
+
+def mapped(change: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """Nested arguments or results of an op with its tensors of floating-point numbers changed."""
+    kind = type(tree)
+    if kind is torch.Tensor:
+        return change(tree) if tree.is_floating_point() else tree
+    if kind is tuple or kind is list:
+        return kind([mapped(change, each) for each in tree])
+    if kind is dict:
+        return {key: mapped(change, each) for key, each in tree.items()}
+    if isinstance(tree, torch.Tensor | tuple | list | Mapping):
+        return tree_map(lambda t: change(t) if is_float(t) else t, tree)
+    return tree
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
@@ -129,10 +144,15 @@ def decompositions() -> dict[Any, Any]:
     }
 
 
+@cache
+def _is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
 def in_parts(mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an op that consists of smaller ones, each of which `mode` sees; NotImplemented for another op."""
     made = NotImplemented
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    if _is_composite(func):
         with mode:
             made = func.decompose(*args, **kwargs)
     if made is NotImplemented and func in decompositions():

@@ -2,12 +2,12 @@
 
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 NOT_USERS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), "<")  # where files begin that are no user's
 # methods that hand a tensor's values to other code, where no error can be added to what is computed of them
@@ -40,9 +40,14 @@ def _place() -> str:
     return ""
 
 
+@cache
+def _may_draw(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
 def check_op(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise Refused for an op that has no rule by its nature."""
-    if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, name, args, kwargs):
+    if _may_draw(func) and _draws(func, name, args, kwargs):
         raise Refused(
             f"the reference draws random numbers: {func}; pass model.eval(), p=0, or the random tensor as an input"
         )
@@ -50,14 +55,21 @@ def check_op(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
         raise Refused(f"the shape of an output depends on which computed values are equal: {func}; return fixed shapes")
     if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
         raise Refused(f"the reference reads the bits of a tensor: {func}; what an error does to them is unknown")
-    for tensor in tree_leaves((args, kwargs)):
-        if isinstance(tensor, torch.Tensor):
-            check_tensor(tensor, str(func))
+    for value in args:
+        _check(value, func)
+    for value in kwargs.values():
+        _check(value, func)
 
 
-def check_tensor(tensor: torch.Tensor, where: str) -> None:
+def _check(value: Any, func: Any) -> None:
     """Raise Refused for a tensor of a kind that no rule knows."""
-    kind = None
+    if isinstance(value, list | tuple):
+        for each in value:
+            _check(each, func)
+        return
+    if not isinstance(value, torch.Tensor):
+        return
+    kind, tensor = None, value
     if tensor.is_complex():
         kind = "complex numbers"
     elif tensor.is_quantized:
@@ -66,7 +78,7 @@ def check_tensor(tensor: torch.Tensor, where: str) -> None:
         kind = "a sparse tensor"
     if kind is not None:
         raise Refused(
-            f"no rule for {kind}: {where}; write the contract by hand (docs/your-kernel.md), with real, dense tensors"
+            f"no rule for {kind}: {func}; write the contract by hand (docs/your-kernel.md), with real, dense tensors"
         )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived.ops import (
     DOTS,
@@ -20,6 +19,7 @@ from touchstone.conformance.derived.ops import (
     decompositions,
     float_leaves,
     is_float,
+    mapped,
     name_of,
 )
 
@@ -50,7 +50,7 @@ def root(terms: float) -> float:
 
 
 def absolute(tree: Any) -> Any:
-    return tree_map(lambda t: t.abs() if is_float(t) else t, tree)
+    return mapped(torch.abs, tree)
 
 
 def positive_factors(kwargs: Any) -> dict[str, Any]:
@@ -289,11 +289,11 @@ def _linear_algebra(noise, func, args, kwargs):
     each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination."""
 
     def off(t):
-        if not is_float(t) or t.ndim < 2 or t.numel() == 0:
+        if t.ndim < 2 or t.numel() == 0:
             return t
         finite = torch.where(torch.isfinite(t), t, 0.0)
         size = finite.abs().amax((-2, -1), keepdim=True) * root(t.shape[-1]) * noise.unit
         places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
         return t + size * noise.error(places)
 
-    return tree_map(lambda t: noise.spoil(t) if is_float(t) else t, func(*tree_map(off, tuple(args)), **kwargs))
+    return mapped(noise.spoil, func(*mapped(off, tuple(args)), **kwargs))

@@ -123,7 +123,7 @@ def sample(function: Function, values: Sequence[Any], mode: Noise | Parts) -> li
 
 
 def _sample(function: Function, values: Sequence[Any], noise: Noise) -> tuple[list[torch.Tensor], list[Pick | None]]:
-    with torch.no_grad(), refusals.Leaving():
+    with torch.no_grad():
         with noise:
             found = [t.detach() for t in tensors_of(function(*doubled(values)))]
         return [noise.unstored(t) for t in found], [noise.picks.pick_of(t) for t in found]
