@@ -541,7 +541,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
     if narrow is not None and tier == "dots" and narrows(contract.function, values, dtype):
         tier = "ops"  # the reference itself stores intermediates, which float64 hides
 
-    def samples(stored: str, amplified: int = AMPLIFIED) -> Sampled:
+    def samples(stored: str, amplified: int = AMPLIFIED, earlier: Sampled | None = None) -> Sampled:
         return sampled(
             contract.function,
             values,
@@ -550,6 +550,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
             stored="every" if stored == "ops" else "dots",
             operands=operands,
             amplified=amplified,
+            earlier=earlier,
         )
 
     first = samples(tier)
@@ -572,7 +573,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
                 _alternative(made, other, values, number) for other in contract.references if own.is_floating_point
             ]
             made.otherwise = lambda name=name, number=number, own=own: _otherwise(
-                contract, name, number, own, unlike[number], samples, tier, narrow
+                contract, name, number, own, unlike[number], first, samples, tier, narrow
             )
         found[name] = made
     return found
@@ -654,10 +655,10 @@ def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any
     return Expected(theirs.answers[number].to(torch.float64), dtype=made.dtype, extra=finite(theirs.extra(number)))
 
 
-def _otherwise(contract, name, number, own, unlike, samples, tier, narrow) -> list[Expected]:
+def _otherwise(contract, name, number, own, unlike, first, samples, tier, narrow) -> list[Expected]:
     """What else is right: elements that flip seldom, and in 16 bits, as the last, intermediates that are stored as
     eager does. The case has been judged: what more or larger errors make unstable is excused, and nothing else."""
-    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED), own, unlike, most=1.0)]
+    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED, first), own, unlike, most=1.0)]
     if narrow is not None and tier != "ops":
         made = _expected(contract, name, number, samples("ops"), own, unlike, most=1.0)
         made.note = f"stores intermediates in {dtype_name(narrow)} as eager does; a kernel that keeps float32 is closer"

@@ -10,7 +10,7 @@ though sigma is 0 or the output is no float.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
 from typing import Any
@@ -56,6 +56,12 @@ class Sampled:
     unstable: list[torch.Tensor]
     picks: list[Pick | None]  # of outputs of indices, what they pick from
     picked_sigma: list[torch.Tensor]  # and its sigma
+    plain: list[torch.Tensor]  # the largest distance that a sample reaches which is not amplified
+    wide: list[torch.Tensor]  # and one that is
+    flips: list[torch.Tensor]  # which elements a sample has changed that is no float, or makes infinite or finite
+    runs: int = 0
+    failed: int = 0  # of them, without a result and not amplified
+    amplified: int = 0  # of them, with one
     unknown: set[str] = field(default_factory=set)  # ops without a rule of their own
     uneven: int = 0  # samples whose outputs have other shapes
 
@@ -139,76 +145,101 @@ def sampled(
     operands: float = 0.0,
     samples: int = SAMPLES,
     amplified: int = AMPLIFIED,
+    earlier: Sampled | None = None,
 ) -> Sampled:
     """The answer of `function(*values)` and its samples; `store`, `stored` and `operands` as `Noise` has them.
+    `earlier` has the first of these samples, by fewer `amplified`, which are not run again.
 
     Where a sample fails, since errors make a matrix singular, all is unstable. Raises Refused, also where every sample
     has outputs of other shapes.
     """
-    right, picks = _answers(function, values)
-    zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in right]
-    found = Sampled(
-        right,
-        [z.clone() for z in zeros],
-        [z.clone() for z in zeros],
-        [z.bool() for z in zeros],
-        picks,
-        [torch.zeros(()) if pick is None else torch.zeros_like(pick.values) for pick in picks],
-    )
-    plain = [z.clone() for z in zeros]  # what the samples reach that are not amplified
+    found = _begun(*_answers(function, values)) if earlier is None else _taken_up(earlier)
+    right = found.answers
     sizes: dict[int, torch.Tensor] = {}
-    used = wider = failed = 0
-    for number in range(samples + amplified):
+    used = 0
+    for number in range(found.runs, samples + amplified):
         wide = number >= samples
         scale = K if wide else 1.0
         chance = seed * 1009 + number
         noise = Noise(chance, scale=scale, store=store, stored=stored, operands=operands, sizes=sizes)
+        found.runs += 1
         try:
             got, picked = _sample(function, values, noise)
         except torch.linalg.LinAlgError:  # a matrix without a factor, with errors as large as a kernel's
-            failed += not wide
+            found.failed += not wide
             continue
         found.unknown |= noise.unknown
         if [t.shape for t in got] != [t.shape for t in right]:
             found.uneven += 1
             continue
         used += not wide
-        wider += wide
+        found.amplified += wide
         for output, (one, exact) in enumerate(zip(got, right, strict=True)):
-            _count(found, output, one, exact, None if wide else plain)
+            _count(found, output, one, exact, wide)
             if not wide:
                 _count_picked(found, output, picked[output])
-    if not used and right and not failed:
-        raise refusals.Refused(
-            "the shapes of the outputs depend on computed values: no run with rounding errors has those of the exact "
-            "run; return fixed shapes"
-        )
+    if earlier is None:
+        if not used and right and not found.failed:
+            raise refusals.Refused(
+                "the shapes of the outputs depend on computed values: no run with rounding errors has those of the "
+                "exact run; return fixed shapes"
+            )
+        found.picked_sigma = [(total / max(used, 1)).sqrt() for total in found.picked_sigma]
+        found.sigma = [(total / max(used, 1)).sqrt() for total in found.sigma]
     for output, exact in enumerate(right):
-        found.unstable[output] |= failed > 0
-        found.picked_sigma[output] = (found.picked_sigma[output] / max(used, 1)).sqrt()
-        found.sigma[output] = (found.sigma[output] / max(used, 1)).sqrt()
-        if is_float(exact) and wider:
-            bent = found.reach[output] > BENT * K * found.sigma[output] + LEAST
-            jumps = (found.reach[output] < JUMP * plain[output]) & (plain[output] > LEAST + SEEN * exact.abs())
+        found.unstable[output] = found.flips[output] | (found.failed > 0)
+        if is_float(exact) and found.amplified:
+            bent = found.wide[output] > BENT * K * found.sigma[output] + LEAST
+            plain = found.plain[output]
+            jumps = (found.wide[output] < JUMP * plain) & (plain > LEAST + SEEN * exact.abs())
             found.unstable[output] |= bent | jumps
-        found.reach[output] = torch.maximum(found.reach[output], plain[output])
+        found.reach[output] = torch.maximum(found.wide[output], found.plain[output])
     return found
 
 
-def _count(
-    found: Sampled, output: int, one: torch.Tensor, exact: torch.Tensor, plain: list[torch.Tensor] | None
-) -> None:
-    """Add one sample of one output; `plain` is what such samples reach, None for an amplified one."""
+def _begun(right: list[torch.Tensor], picks: list[Pick | None]) -> Sampled:
+    """No samples yet."""
+
+    def zeros() -> list[torch.Tensor]:
+        return [torch.zeros(t.shape, dtype=torch.float64) for t in right]
+
+    return Sampled(
+        right,
+        sigma=zeros(),
+        reach=zeros(),
+        unstable=[z.bool() for z in zeros()],
+        picks=picks,
+        picked_sigma=[torch.zeros(()) if pick is None else torch.zeros_like(pick.values) for pick in picks],
+        plain=zeros(),
+        wide=zeros(),
+        flips=[z.bool() for z in zeros()],
+    )
+
+
+def _taken_up(earlier: Sampled) -> Sampled:
+    """The same samples, for more to be added."""
+    return replace(
+        earlier,
+        reach=list(earlier.reach),
+        unstable=list(earlier.unstable),
+        wide=[t.clone() for t in earlier.wide],
+        flips=[t.clone() for t in earlier.flips],
+        unknown=set(earlier.unknown),
+    )
+
+
+def _count(found: Sampled, output: int, one: torch.Tensor, exact: torch.Tensor, wide: bool) -> None:
+    """Add one sample of one output, with errors as large as a kernel's or amplified."""
     if not is_float(exact):
-        found.unstable[output] |= one != exact
+        found.flips[output] |= one != exact
         return
     distance = (one - exact).abs()
     if not math.isfinite(float(distance.sum())):
         distance = torch.where(torch.isfinite(one) & torch.isfinite(exact), distance, 0.0)
-        found.unstable[output] |= torch.isfinite(one) != torch.isfinite(exact)
-    if plain is not None:
+        found.flips[output] |= torch.isfinite(one) != torch.isfinite(exact)
+    if not wide:
         found.sigma[output] += distance.square()
-    reach = found.reach if plain is None else plain
+    reach = found.wide if wide else found.plain
     reach[output] = torch.maximum(reach[output], distance)
 
 

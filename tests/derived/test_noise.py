@@ -371,3 +371,20 @@ def test_a_kernel_whose_ops_err_more_than_those_of_samples_is_within_the_budget(
         for other in range(20):
             got = sample(function, values, Noise(5000 + other + 100 * seed, scale=1.5))[0]
             assert bool(((got - found.answers[0]).abs() <= found.extra(0)).all())
+
+
+@pytest.mark.parametrize("name", ["max_pool", "softmax", "recurrent"])
+def test_samples_that_are_there_are_not_run_again(name, monkeypatch):
+    function, values = FUNCTIONS[name]
+    whole, ran = sampled(function, values, amplified=12), []
+    earlier = sampled(function, values, amplified=4)
+    before = earlier.reach[0].clone()
+    monkeypatch.setattr(samples, "Noise", lambda *args, **kwargs: ran.append(1) or Noise(*args, **kwargs))
+    more = sampled(function, values, amplified=12, earlier=earlier)
+    assert len(ran) == 8
+    for kind in ("answers", "sigma", "unstable"):
+        assert torch.equal(getattr(more, kind)[0], getattr(whole, kind)[0])
+    assert bool((more.reach[0] >= before).all())
+    if whole.reach[0].any():
+        assert 0.8 < float(more.reach[0].mean() / whole.reach[0].mean()) < 1.25
+    assert torch.equal(earlier.reach[0], before) and earlier.runs == 20
