@@ -5,6 +5,7 @@ in units of half of 2^-24. A sum of n terms errs by sqrt(n + 8) units of the sum
 of roundings (Higham & Mary 2019), with room for a few of each.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,16 @@ def _sum(noise, func, args, kwargs):
         return found * torch.where(equal, max(root(n), n / EQUAL), root(n))
 
     return noise.spoil(out, size=noise.size(out, size))
+
+
+@rule("_trilinear")
+def _trilinear(noise, func, args, kwargs):
+    """Sums of products of three factors, each rounded twice."""
+    out = func(*args, **kwargs)
+    expanded = [functools.reduce(torch.unsqueeze, places, t) for t, places in zip(args[:3], args[3:6], strict=True)]
+    shape = torch.broadcast_shapes(*(t.shape for t in expanded))
+    weight = root(math.prod(shape[d] for d in args[6])) + 2
+    return noise.spoil(out, size=noise.size(out, lambda: func(*absolute(args), **kwargs) * weight))
 
 
 @rule("cumsum")

@@ -81,6 +81,7 @@ FUNCTIONS = {
     "matmul": (lambda a, b: a @ b, drawn((12, 40), (40, 9))),
     "bmm": (lambda a, b: a @ b, drawn((3, 12, 20), (3, 20, 9))),
     "linear": (F.linear, drawn((12, 40), (9, 40), (9,))),
+    "bilinear": (F.bilinear, drawn((12, 20), (12, 16), (9, 20, 16), (9,))),
     "conv2d": (F.conv2d, drawn((2, 8, 10, 10), (4, 8, 3, 3), (4,))),
     "conv_transpose": (F.conv_transpose2d, drawn((2, 4, 6, 6), (4, 3, 3, 3))),
     "avg_pool": (lambda x: F.avg_pool2d(x, 3), drawn((2, 3, 10, 10))),
