@@ -88,7 +88,7 @@ def restored(op_file: str) -> DerivedContract:
             outputs=_frozen(found["outputs"]),
             moves=found["moves"],
             left_out=found["left_out"],
-            ends=found["ends"],
+            ends=found.get("ends", {}),
         ),
         tuple(others),
         tuple(tuple(map(_read, each)) for each in read["rebuilt"]),
