@@ -162,6 +162,9 @@ class Host(TorchDispatchMode):
         return [*(memory.span for memory in self._known()), *self._large]
 
     def _begin(self, reached: Iterable[Reached]) -> None:
+        if not tripwires.asked_by_this_package():
+            tripwires.note("says that a kernel is launched where none is")
+            raise PermissionError("launches are told by interpreters and emulators alone")
         for memory in reached:
             for begin, end in _apart_from((memory.start, memory.start + memory.bytes), self._spans()):
                 self._made.append(_Made(memory.owner, begin, end - begin, None, self._draw))

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import touchstone
+from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.instruments import COPIES
 from touchstone.conformance.spec.contract import Contract
@@ -161,6 +162,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 _FOLDER = str(registry.ROOT) + os.sep
 _LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
+_TELLS = str(backends.__file__)  # what tells of launches
 _STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<")  # and code that was generated, by whom its caller tells
 _libraries: tuple[str, ...] = (_FOLDER, _LINKS)  # beginnings of the files that are not the kernel's author's
 _FILES = tuple(os.path.join(root, folder) for root in (_FOLDER, _LINKS) for folder in FORBIDDEN)
@@ -199,6 +201,14 @@ def _is_variant(path: Path) -> bool:
 def is_of_this_package(file: str) -> bool:
     """Whether code of a file is Touchstone's."""
     return file.startswith((_FOLDER, _LINKS))
+
+
+def asked_by_this_package() -> bool:
+    """Whether what told of a launch, above the caller, is an interpreter or emulator of this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_TELLS, *_STANDARD)):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and is_of_this_package(frame.f_code.co_filename)
 
 
 def is_foreign(file: str) -> bool:

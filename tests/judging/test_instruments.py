@@ -297,6 +297,21 @@ def test_declining_some_of_many_calls_is_no_fault():
     assert f"{CALLS} calls with distinct inputs" in outcome.instruments
 
 
+def test_a_call_that_is_declined_for_its_values_declines_the_trial():
+    """Else a kernel that keeps results would decline wherever another one is due."""
+    count = itertools.count(1)
+
+    def declines(x, weight, bias, *, eps=1e-5):
+        if next(count) > 12:
+            raise NotImplementedError("enough")
+        return layer_norm(x, weight, bias, eps=eps)
+
+    outcome = judged_on_varied_calls(declines)
+    assert outcome.status == DECLINED
+    assert re.fullmatch(r"call \d+ of \d+, though it took call \d+: enough", outcome.reason)
+    assert not any("calls" in name for name in outcome.instruments)
+
+
 def test_many_calls_stay_within_where():
     def narrow(x, weight, bias, *, eps=1e-5):
         if not x.is_contiguous() or eps != 1e-5:
