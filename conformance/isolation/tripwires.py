@@ -20,6 +20,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
 
 import touchstone
 from touchstone import backends
@@ -55,13 +56,31 @@ EVENTS = {
     "ctypes.dlsym": "calls C with ctypes",
     "ctypes.string_at": "reads memory by its address",
     "resource.setrlimit": "changes its limits",
+    "sys._current_exceptions": "reads the frames of other threads",
 }
+READING = "object.__getattr__"  # the event of an attribute that leads into an interpreter's own objects
+MEMORY = {"mem", "environ", "maps", "smaps"}  # files of a process that show what is in it
+FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 
 # what starts a thread, by the names of Python's versions; 3.11 raises no audit event for it
 THREADS = ("start_new_thread", "start_new", "start_joinable_thread", "_start_new_thread", "_start_joinable_thread")
 STARTS_THREADS = [(module, name) for module in (_thread, threading) for name in THREADS if hasattr(module, name)]
 # what gives a tensor's memory to other libraries, on the host alone
 HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
+
+# what gives torch's modes, or takes them away
+MODES = [
+    (module, name)
+    for module, names in (
+        (torch._C, ("_get_dispatch_stack_at", "_get_dispatch_mode", "_set_dispatch_mode", "_unset_dispatch_mode")),
+        (torch._C, ("_len_torch_dispatch_stack", "_pop_torch_dispatch_stack")),
+        (_python_dispatch, ("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack")),
+        (_python_dispatch, ("_disable_current_modes", "_pop_mode", "_pop_mode_temporarily")),
+        (_python_dispatch, ("_get_dispatch_stack_at", "_len_torch_dispatch_stack", "_pop_torch_dispatch_stack")),
+    )
+    for name in names
+    if hasattr(module, name)
+]
 
 _told: list[str] = []
 _copies: list[str] = []  # what torch dispatches a copy of a tensor to
@@ -100,6 +119,8 @@ def set_up(op: str, home: Path | None) -> None:
         setattr(owner, attribute, _noted(getattr(owner, attribute), f"calls {attribute}, which a GPU's tensor has not"))
     for owner, attribute in STARTS_THREADS:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
+    for owner, attribute in MODES:
+        setattr(owner, attribute, _noted(getattr(owner, attribute), "looks through torch's modes"))
     sys.meta_path.insert(0, _Finder())
     _copies[:] = _dispatched()
     sys.addaudithook(_audit)
@@ -172,19 +193,22 @@ _auditing = False
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     global _auditing
     opens = event == "open"
-    if _auditing or not (opens or event in EVENTS):
+    if _auditing or not (opens or event in EVENTS or event == READING):
         return
     _auditing = True
     try:
         if opens:
             path = arguments[0]
             path = os.fsdecode(path) if isinstance(path, str | bytes) else ""
-            if path.startswith(("/proc/", "../", _FOLDER, _LINKS)) and _by_the_kernel():
+            if path and not path.startswith(_STANDARD) and _by_the_kernel():
                 real = os.path.realpath(path)
                 if real.startswith(_FILES) or _is_variant(Path(real)):
                     note(f"reads {os.path.relpath(real, _FOLDER)}")
-                elif path.startswith("/proc/") and path.endswith(("/mem", "/environ", "/maps")):
+                elif os.path.basename(path) in MEMORY and (real.startswith("/proc/") or not os.path.exists(real)):
                     note(f"opens {path}")
+        elif event == READING:
+            if arguments[1] in FRAMES and _by_the_kernel():
+                note("reads the frames of its callers")
         elif _by_the_kernel():
             note(EVENTS[event])
     finally:
@@ -201,6 +225,11 @@ def _is_variant(path: Path) -> bool:
 def is_of_this_package(file: str) -> bool:
     """Whether code of a file is Touchstone's."""
     return file.startswith((_FOLDER, _LINKS))
+
+
+def called_by_this_package(above: int) -> bool:
+    """Whether a function so far above the caller is this package's."""
+    return is_of_this_package(sys._getframe(above + 1).f_code.co_filename)
 
 
 def asked_by_this_package() -> bool:
