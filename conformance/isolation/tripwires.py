@@ -105,7 +105,7 @@ def note(what: str) -> None:
 def set_up(op: str, home: Path | None) -> None:
     """From here on, note what is not allowed. Before the kernel's file, in the folder `home`, is imported."""
     global _libraries
-    _libraries = (_FOLDER, _LINKS, *(folder for folder in _import_path() if not _is_own(folder, home)))
+    _libraries = (*_PACKAGE, *(folder for folder in _import_path() if not _is_own(folder, home)))
     contract = registry.contract(op)
     for field in fields(Contract):
         if field.name not in NEEDED and callable(getattr(contract, field.name)):
@@ -185,7 +185,9 @@ _FOLDER = str(registry.ROOT) + os.sep
 _LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
 _TELLS = str(backends.__file__)  # what tells of launches
 _STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<")  # and code that was generated, by whom its caller tells
-_libraries: tuple[str, ...] = (_FOLDER, _LINKS)  # beginnings of the files that are not the kernel's author's
+# of this package; in a clone others' files may lie beside it
+_PACKAGE = (*(f"{_FOLDER}{name}{os.sep}" for name in ("backends", "conformance", "reference")), _LINKS)
+_libraries: tuple[str, ...] = _PACKAGE  # beginnings of the files that are not the kernel's author's
 _FILES = tuple(os.path.join(root, folder) for root in (_FOLDER, _LINKS) for folder in FORBIDDEN)
 _auditing = False
 
@@ -224,7 +226,7 @@ def _is_variant(path: Path) -> bool:
 
 def is_of_this_package(file: str) -> bool:
     """Whether code of a file is Touchstone's."""
-    return file.startswith((_FOLDER, _LINKS))
+    return file.startswith(_PACKAGE)
 
 
 def called_by_this_package(above: int) -> bool:

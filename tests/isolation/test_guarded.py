@@ -63,7 +63,7 @@ def test_what_an_author_puts_in_the_place_of_a_librarys_is_found(author, told, m
 
 def test_what_touchstone_itself_puts_there_and_what_is_added_are_not(told, monkeypatch):
     guard = guarded.Guard()
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: [])  # of a file in the clone
+    monkeypatch.setattr(torch.Tensor, "tolist", hidden._listed)
     monkeypatch.setattr(np, "another_name", abs, raising=False)
     guard.look()
     assert told == []

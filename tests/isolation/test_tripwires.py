@@ -98,6 +98,7 @@ DONE = {
     "starts a thread": lambda: threading.Thread(target=print).start(),
     "looks through the objects of its process": gc.get_objects,
     "reads the frames of its callers": lambda: sys._getframe(0),
+    "looks through torch's modes": lambda: getattr(torch._C, "_len_torch_" + "dispatch_stack")(),
     "sets a profile function": lambda: sys.setprofile(None),
     "calls numpy, which a GPU's tensor has not": lambda: torch.ones(2).numpy(),
     "calls from_numpy, which a GPU's tensor has not": lambda: torch.from_numpy(torch.ones(2).numpy()),
@@ -111,6 +112,61 @@ def run(what):
     DONE[what]()
 """
 DEEDS = [line.split('"')[1] for line in KERNEL.splitlines() if line.startswith('    "')]
+
+
+FRAMES = """
+def by_a_generator():
+    def walks():
+        yield it.gi_frame
+    it = walks()
+    next(it)
+
+def by_a_coroutine():
+    async def walks():
+        return it.cr_frame
+    it = walks()
+    try:
+        it.send(None)
+    except StopIteration:
+        pass
+
+def by_an_error():
+    try:
+        raise KeyError
+    except KeyError as error:
+        getattr(error.__traceback__, "tb_" + "frame")
+"""
+
+
+@pytest.mark.parametrize("way", ["by_a_generator", "by_a_coroutine", "by_an_error"])
+def test_frames_are_seen_to_be_read_whatever_leads_to_them(tmp_path, way):
+    def reads():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(FRAMES, str(tmp_path / "mine.py"), "exec"), space := {})
+        space[way]()
+        return tripwires.told()
+
+    assert in_a_fork(reads, tmp_path) == ["reads the frames of its callers"]
+
+
+@pytest.mark.parametrize("path", ["/proc/self/maps", "link/maps", "self/mem"])
+def test_the_memory_of_a_process_is_known_by_any_path(tmp_path, path):
+    def opens():
+        os.chdir(tmp_path)
+        os.symlink("/proc/self", "link")
+        folder = os.open("/proc", os.O_RDONLY)
+        tripwires.set_up("softmax", tmp_path)
+        code = compile("os.open(path, os.O_RDONLY, dir_fd=folder)", str(tmp_path / "mine.py"), "exec")
+        exec(code, {"os": os, "path": path, "folder": folder if path.startswith("self") else None})
+        return tripwires.told()
+
+    assert in_a_fork(opens, tmp_path) == [f"opens {path}"]
+
+
+def test_a_file_beside_this_package_is_its_authors():
+    assert tripwires.is_of_this_package(tripwires.__file__) and tripwires.is_of_this_package(registry.__file__)
+    assert not tripwires.is_of_this_package(str(registry.ROOT / "mine.py"))
+    assert not tripwires.is_of_this_package(str(registry.ROOT / "candidates" / "mine.py"))
 
 
 @pytest.mark.parametrize("deed", DEEDS)
