@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -31,12 +31,13 @@ from touchstone.conformance.spec.contract import Contract
 TOLD = 16  # notes at most
 NEEDED = ("operands", "outputs", "params", "name", "dtypes")  # of a contract, to make calls
 FORBIDDEN = ("reference", "conformance/contracts", "conformance/faults")  # folders of this package
+GET_FRAME = "sys._getframe"
 # audit events, and what the kernel's code does with them
 EVENTS = {
     "gc.get_objects": "looks through the objects of its process",
     "gc.get_referrers": "looks through the objects of its process",
     "gc.get_referents": "looks through the objects of its process",
-    "sys._getframe": "reads the frames of its callers",
+    GET_FRAME: "reads the frames of its callers",
     "sys._current_frames": "reads the frames of other threads",
     "sys.settrace": "sets a trace function",
     "sys.setprofile": "sets a profile function",
@@ -60,6 +61,9 @@ EVENTS = {
 }
 READING = "object.__getattr__"  # the event of an attribute that leads into an interpreter's own objects
 MEMORY = {"mem", "environ", "maps", "smaps"}  # files of a process that show what is in it
+# of Python's own library what reads frames and gives none away: functions; and files, for what they call themselves
+KEEPING = {("collections/__init__.py", "namedtuple"), ("typing.py", "_caller"), ("enum.py", "_create_")}
+KEEPING_WITHIN = {"logging/__init__.py", "traceback.py"}
 FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 
 # what starts a thread, by the names of Python's versions; 3.11 raises no audit event for it
@@ -209,9 +213,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
                 elif os.path.basename(path) in MEMORY and (real.startswith("/proc/") or not os.path.exists(real)):
                     note(f"opens {path}")
         elif event == READING:
-            if arguments[1] in FRAMES and _by_the_kernel():
-                note("reads the frames of its callers")
-        elif _by_the_kernel():
+            if arguments[1] in FRAMES and not _keeps_frames() and _by_the_kernel():
+                note(EVENTS[GET_FRAME])
+        elif not (event == GET_FRAME and _keeps_frames()) and _by_the_kernel():
             note(EVENTS[event])
     finally:
         _auditing = False
@@ -245,6 +249,21 @@ def asked_by_this_package() -> bool:
 def is_foreign(file: str) -> bool:
     """Whether code of a file is of the kernel's author: of no library, nor of what generated it."""
     return not file.startswith((*_STANDARD, *_libraries))
+
+
+def _keeps_frames() -> bool:
+    """Whether what reads a frame, above the caller, is of Python's own library and keeps it to itself."""
+    reader = sys._getframe(2)
+    file, caller = _in_library(reader), reader.f_back
+    if (file, reader.f_code.co_name) in KEEPING:
+        return True
+    return file in KEEPING_WITHIN and caller is not None and _in_library(caller) == file
+
+
+def _in_library(frame: FrameType) -> str:
+    """The file of Python's own library that a frame is in; empty where it is in none."""
+    file = frame.f_code.co_filename
+    return file.removeprefix(_STANDARD[0]) if file.startswith(_STANDARD[0]) else ""
 
 
 def _by_the_kernel() -> bool:

@@ -149,6 +149,54 @@ def test_frames_are_seen_to_be_read_whatever_leads_to_them(tmp_path, way):
     assert in_a_fork(reads, tmp_path) == ["reads the frames of its callers"]
 
 
+KEPT = """
+import collections, enum, logging, traceback, typing
+
+logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
+
+def names():
+    class Pair(typing.NamedTuple):
+        x: int
+    return Pair, collections.namedtuple("Sizes", "rows cols"), enum.Enum("Kind", "A B"), typing.TypeVar("T")
+
+def logs():
+    logging.getLogger("mine").info("a launch")
+    logging.getLogger("mine").warning("another one", stack_info=False)
+
+def shows_an_error():
+    try:
+        raise KeyError
+    except KeyError:
+        traceback.format_exc()
+        logging.getLogger("mine").exception("no launch")
+"""
+
+
+@pytest.mark.parametrize("deed", ["names", "logs", "shows_an_error"])
+def test_frames_that_pythons_own_library_reads_for_itself_are_nobodys(tmp_path, deed):
+    """Names of classes, logging and the text of errors need them, and give none of them away."""
+
+    def does():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(KEPT, str(tmp_path / "mine.py"), "exec"), space := {"__name__": "mine"})
+        space[deed]()
+        return tripwires.told()
+
+    assert in_a_fork(does, tmp_path) == []
+
+
+@pytest.mark.parametrize("way", ["logging.currentframe()", "inspect.currentframe()", "[*traceback.walk_stack(None)]"])
+def test_frames_that_pythons_own_library_gives_away_are_read(tmp_path, way):
+    def does():
+        tripwires.set_up("softmax", tmp_path)
+        code = "import inspect, logging, traceback\ndef reads():\n    return list([way])\n".replace("way", way)
+        exec(compile(code, str(tmp_path / "mine.py"), "exec"), space := {})
+        space["reads"]()
+        return tripwires.told()
+
+    assert in_a_fork(does, tmp_path) == ["reads the frames of its callers"]
+
+
 @pytest.mark.parametrize("path", ["/proc/self/maps", "link/maps", "self/mem"])
 def test_the_memory_of_a_process_is_known_by_any_path(tmp_path, path):
     def opens():
