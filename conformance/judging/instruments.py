@@ -182,6 +182,16 @@ def _folder() -> str:
         return "none"
 
 
+def _streams() -> str:
+    """Which of the first three descriptors are open."""
+    found = []
+    for number in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            found.append(str(number))
+    return ", ".join(found) or "none"
+
+
 def _limits() -> list[tuple[int, int]]:
     return [resource.getrlimit(each) for each in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)]
 
@@ -213,6 +223,7 @@ _PROCESS: dict[str, Callable[[], Any]] = {
     "the profile function": lambda: sys.getprofile() is not None,
     "Python's threads": lambda: len(sys._current_frames()),
     "standard output": lambda: "closed" if sys.stdout is None or sys.stdout.closed else "open",
+    "the standard streams": lambda: _streams(),
 }
 if sys.platform != "win32":
     _PROCESS["the limits of its process"] = _limits
