@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import platform
 import re
 from collections import Counter
@@ -13,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.night import some
-from tests.processes import output_of
+from tests.processes import in_a_fork, output_of
 from touchstone import backends, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.launching import compiled
@@ -295,6 +296,15 @@ def test_declining_some_of_many_calls_is_no_fault():
     outcome = judged_on_varied_calls(declines)
     assert (outcome.status, outcome.reason) == (PASSED, None)
     assert f"{CALLS} calls with distinct inputs" in outcome.instruments
+
+
+def test_closed_standard_streams_are_noted(tmp_path):
+    def closes():
+        state = probe.State()
+        os.close(2)
+        return state.changes()
+
+    assert in_a_fork(closes, tmp_path) == [[], ["the standard streams from 0, 1, 2 to 0, 1"]]
 
 
 def test_a_call_that_is_declined_for_its_values_declines_the_trial():
