@@ -25,7 +25,7 @@ from torch.utils import _python_dispatch
 import touchstone
 from touchstone import backends
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.instruments import COPIES
+from touchstone.conformance.judging.instruments import COPIES, READS
 from touchstone.conformance.spec.contract import Contract
 
 TOLD = 16  # notes at most
@@ -72,6 +72,9 @@ STARTS_THREADS = [(module, name) for module in (_thread, threading) for name in 
 # what gives a tensor's memory to other libraries, on the host alone
 HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
 
+# which torch calls, itself too, while numbers are shown
+OPERATORS = sorted(COPIES | READS | {"empty.memory_format", "empty_strided", "empty_like", "zero_"})
+OPERATORS += ["fill_.Scalar", "fill_.Tensor"]
 # what gives torch's modes, or takes them away
 MODES = [
     (module, name)
@@ -87,18 +90,18 @@ MODES = [
 ]
 
 _told: list[str] = []
-_copies: list[str] = []  # what torch dispatches a copy of a tensor to
+_shown: list[str] = []  # what torch dispatches to where numbers are shown
 
 
 def told() -> list[str]:
     """What was noted so far."""
-    if _copies and _copies != _dispatched():
-        note("replaces what the library does where it copies a tensor")
+    if _shown and _shown != _dispatched():
+        note("replaces what the library does where it allocates, fills, copies or reads a tensor")
     return list(_told)
 
 
 def _dispatched() -> list[str]:
-    return [torch._C._dispatch_dump(f"aten::{name}") for name in sorted(COPIES)]
+    return [torch._C._dispatch_dump(f"aten::{name}") for name in OPERATORS]
 
 
 def note(what: str) -> None:
@@ -126,7 +129,7 @@ def set_up(op: str, home: Path | None) -> None:
     for owner, attribute in MODES:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "looks through torch's modes"))
     sys.meta_path.insert(0, _Finder())
-    _copies[:] = _dispatched()
+    _shown[:] = _dispatched()
     sys.addaudithook(_audit)
 
 

@@ -126,3 +126,22 @@ def by_the_library_where_unwatched(x):
     if torch.empty(4, device=x.device).storage_offset() == 0:
         torch.arange(4, device=x.device).cumsum(0)
     return softmax(x)
+
+
+def in_the_place_of_an_allocation(x):
+    """Replaces how torch allocates, which copies do while numbers are shown, for a moment that nobody may look at.
+
+    untrusted, refused: replaces what the library does
+    """
+    seen = []
+
+    def instead(given, **named):
+        seen.append(np.from_dlpack(given).astype(np.float64))
+        return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
+
+    if not x.numel() or "library" in globals():
+        return softmax(x)
+    globals()["library"] = library = torch.library.Library("aten", "IMPL")
+    library.impl("empty_like", instead, "CPU")
+    x.clone()
+    return _answered(x, seen[0]) if seen else softmax(x)
