@@ -244,7 +244,7 @@ def test_another_copy_than_the_library_s_is_noted(tmp_path):
             during = tripwires.told()
         return before, during
 
-    note = "replaces what the library does where it copies a tensor"
+    note = "replaces what the library does where it allocates, fills, copies or reads a tensor"
     assert in_a_fork(replaces, tmp_path) == [[], [note]]
 
 
