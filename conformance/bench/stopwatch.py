@@ -24,7 +24,7 @@ from touchstone.conformance.bench.inputs import same_bits
 from touchstone.conformance.isolation import wire
 from touchstone.conformance.isolation.confined import Confined
 from touchstone.conformance.isolation.limits import Limits, Watch, available_memory
-from touchstone.conformance.isolation.processes import Child, Death
+from touchstone.conformance.isolation.processes import Child, Death, below
 from touchstone.conformance.isolation.remote import received, wait_no_longer_than
 from touchstone.conformance.isolation.sandbox import kernel as linux
 from touchstone.conformance.isolation.shared import WINDOW, Shared, rounded
@@ -339,16 +339,6 @@ def _of_kernel(child: Child) -> tuple[int, set[int]]:
     pid = min(child.sandbox.processes(), key=lambda each: each.create_time(), default=child.process).pid
     above = {child.process.pid, *below(child.process.pid)} - {pid, *below(pid)}
     return pid, above
-
-
-def below(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found + [other for each in found for other in below(each)]
 
 
 def _states(pid: int) -> Iterator[str]:

@@ -20,6 +20,7 @@ from touchstone.backends import forks
 from touchstone.conformance.discovery import registry
 
 PREFIX = "touchstone_user_"  # of the names under which such files are imported
+LARGEST = 1 << 24  # bytes of a file of Python
 last: list[str] = []  # folders in which such files find modules that are nowhere else
 _importing: list[str] = []  # the user's files being imported right now
 
@@ -107,6 +108,8 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     path = Path(path).resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
+    if (size := path.stat().st_size) > LARGEST:
+        raise ValueError(f"{path} has {size} bytes; {LARGEST} are read at most")
     root = root_of(path)
     package = ".".join(path.parent.relative_to(root).parts)
     name = f"{package}.{PREFIX}{path.stem}" if package else f"{PREFIX}{path.stem}"

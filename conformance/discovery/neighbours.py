@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from touchstone.backends.storage import files
-from touchstone.conformance.discovery.importing import root_of
+from touchstone.conformance.discovery.importing import LARGEST, root_of
 
-LARGEST = 1 << 24  # bytes of a file of Python
 OURS = "touchstone"  # which the process of a kernel has by then, whatever lies beside it
 # by which a module finds out where it lies, or takes in what no import statement names
 _PLACE = re.compile(

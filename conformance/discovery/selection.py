@@ -325,6 +325,8 @@ def kernel_of(text: str) -> tuple[Path, str]:
         raise UsageError(f"--kernel: expected file.py:function, got {text!r}")
     if not Path(path).is_file():
         raise UsageError(f"--kernel: there is no file {path}")
+    if (size := Path(path).stat().st_size) > importing.LARGEST:
+        raise UsageError(f"--kernel: {path} has {size} bytes; {importing.LARGEST} are read at most")
     return Path(path), name
 
 

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
 import cloudpickle
+import psutil
 import torch
 
 from touchstone.conformance.discovery import importing, launching, registry
@@ -20,7 +21,7 @@ from touchstone.conformance.isolation.confined import Confined, confined
 from touchstone.conformance.isolation.executing import execute
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.limits import Limits, Watch
-from touchstone.conformance.isolation.processes import Child, Death
+from touchstone.conformance.isolation.processes import Child, Death, below, ended
 from touchstone.conformance.isolation.remote import Died, Remote
 from touchstone.conformance.isolation.serve import outcome_of
 from touchstone.conformance.isolation.shared import NoSharedMemory, Shared
@@ -36,6 +37,8 @@ START_SECONDS = 300.0  # for a child to import the function, which may compile
 
 class CallingChild:
     """A `Child` that makes the calls of trials that are judged here, and the watch over it."""
+
+    _left = 0  # processes that the kernel's has left
 
     def __init__(self, process: Child, shared: Shared, subject: Subject, trials: Sequence[Trial]):
         self.process, self.shared, self.subject, self.trials = process, shared, subject, trials
@@ -68,14 +71,21 @@ class CallingChild:
 
     @property
     def notes(self) -> list[str]:
-        """What a sandbox lacks here, and what it did."""
+        """What a sandbox lacks here, and what it did; of a closed one that is in none, what it left."""
         if not isinstance(self.process, Confined):
-            return []
+            left = f"processes that the kernel's had started, that were there after it, and were ended: {self._left}"
+            return [left] if self._left else []
         sandbox = self.process.sandbox
         return [*(f"sandbox without {what}" for what in sandbox.lacking), *sandbox.notes]
 
     def close(self) -> None:
+        started = []
+        if not isinstance(self.process, Confined) and self.process.exited() is None:
+            for pid in below(self.process.process.pid):
+                with contextlib.suppress(psutil.Error):
+                    started.append(psutil.Process(pid))
         self.process.close()
+        self._left += ended(started)
         self.shared.close()
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from touchstone.backends.storage import artefacts
+from touchstone.backends.storage import artefacts, files
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.discovery.importing import LARGEST, FileFunction
 from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.fork import fork
@@ -97,8 +97,8 @@ def _give(sandbox: Sandbox, subject: Subject) -> None:
     """Copies of what backends have compiled of their own, which takes seconds. The child writes into none of them, nor
     into a cache that anybody else reads; where they cannot be had, it compiles for itself."""
     if subject.device == "cpu" and (file := _file(subject)) is not None:
-        with contextlib.suppress(RuntimeError, OSError, UnicodeDecodeError):
-            text, backends = file.read_text(), map(registry.backend, registry.backends())
+        with contextlib.suppress(RuntimeError, OSError, ValueError):
+            text, backends = files.read(file, LARGEST).decode(), map(registry.backend, registry.backends())
             paths = {path for each in backends if hasattr(each, "ready") for path in each.ready(text)}
             if paths:
                 artefacts.give(sorted(paths), sandbox.given)

@@ -16,6 +16,7 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from touchstone.conformance.judging.instruments import COPIES, EMPTY, FILLED, FI
 
 GIVEN = 64  # numbers: the sizes and counts that a launcher reads
 ATTENDED = 0.2  # of the times when numbers are shown, by chance: the guard looks, and the author's Python is seen
+OVERHEARD = 16  # times that numbers were shown and another thread ran, as one of a library's may that wakes at times
 _OF_CONSTANTS = {"__init__", "__new__", "__post_init__", "__hash__"}  # what classes of constants may well have
 _KNOWN = COPIES | EMPTY | FILLED | FILLS | {"resize_"}  # what the library does to memory without computing
 _WRITES = {"copy_", "fill_"}  # to memory that is there
@@ -59,6 +61,7 @@ class Hidden:
 
     def show(self) -> None:
         """Have its numbers in the memory, and what the launcher has written there itself."""
+        _refuse_others()
         self.gather()
         if self.secret:
             self._here[:] = self._there
@@ -81,6 +84,13 @@ class Hidden:
             self._there[written] = self._here[written]
 
 
+def _refuse_others() -> None:
+    """Raises PermissionError where what shows numbers is not called by this package."""
+    if not tripwires.called_by_this_package(above=2):
+        tripwires.note("has numbers shown while no kernel runs")
+        raise PermissionError("numbers are shown to kernels")
+
+
 class _Made(Hidden):
     """Memory that a launcher came by in this call; it stays as long as the call."""
 
@@ -95,6 +105,45 @@ class _Made(Hidden):
             return True
         begin, end = self._owner.data_ptr(), self._owner.data_ptr() + self._owner.nbytes()
         return begin <= self.span.start and self.span.stop <= end
+
+
+class Others:
+    """The threads of this process but the caller's: in how many of the times between `begin` and `end` some ran."""
+
+    windows = 0  # of all calls
+
+    def __init__(self) -> None:
+        self._before: dict[str, str] = {}
+
+    def begin(self) -> None:
+        self._before = _runs_of_others() if _are_others() else {}
+
+    def end(self) -> None:
+        if self._before or _are_others():
+            Others.windows += _runs_of_others() != self._before
+
+
+_TASKS = "/proc/self/task"
+
+
+def _are_others() -> bool:
+    return os.stat(_TASKS).st_nlink > 3  # two, and one for each thread
+
+
+def _runs_of_others() -> dict[str, str]:
+    """What each other thread has run, by its number."""
+    found = {}
+    own = str(threading.get_native_id())
+    for task in os.listdir(_TASKS):
+        with contextlib.suppress(OSError):
+            if task != own and (text := _text_of(f"{_TASKS}/{task}/schedstat")):
+                found[task] = text
+    return found
+
+
+def _text_of(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 class Host(TorchDispatchMode):
@@ -116,6 +165,8 @@ class Host(TorchDispatchMode):
         self._made: list[_Made] = []
         self._given = 0
         self._failed: str | None = None
+        self._thread = threading.get_ident()
+        self._others = Others()
         self._apart = contextlib.ExitStack()  # what holds while a kernel runs
 
     def __enter__(self):
@@ -127,12 +178,14 @@ class Host(TorchDispatchMode):
         backends.after_launch.append(self._end)
         backends.strayed.append(self._stray)
         backends.on_constants.append(self._compiling)
-        self._tolist, self._replaced = torch.Tensor.tolist, vars(torch.Tensor).get("tolist")
-        torch.Tensor.tolist = lambda tensor: self._listed(tensor)  # type: ignore[method-assign,assignment,arg-type]
+        self._replaced = vars(torch.Tensor).get("tolist")
+        torch.Tensor.tolist = _listed  # type: ignore[method-assign,assignment]
+        _hosts.append(self)
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
+        _hosts.remove(self)
         if self._replaced is None:
             del torch.Tensor.tolist  # which the class inherits
         else:
@@ -148,6 +201,8 @@ class Host(TorchDispatchMode):
             memory.show()
         if (calls := backends.chosen() - self._chosen) > GIVEN:
             tripwires.note(f"has the numbers of its kernels decide about {calls} calls of Python's on constants")
+        if self._others.windows > OVERHEARD:
+            tripwires.note("has another thread run while its operands are shown")
         if self._failed is not None and error[0] is None:
             tripwires.note(f"goes on after a kernel of its own has failed: {self._failed}")
 
@@ -162,6 +217,9 @@ class Host(TorchDispatchMode):
         return [*(memory.span for memory in self._known()), *self._large]
 
     def _begin(self, reached: Iterable[Reached]) -> None:
+        if not tripwires.asked_by_this_package():
+            tripwires.note("says that a kernel is launched where none is")
+            raise PermissionError("launches are told by interpreters and emulators alone")
         for memory in reached:
             for begin, end in _apart_from((memory.start, memory.start + memory.bytes), self._spans()):
                 self._made.append(_Made(memory.owner, begin, end - begin, None, self._draw))
@@ -172,6 +230,7 @@ class Host(TorchDispatchMode):
         self._apart.enter_context(torch._C.DisableTorchFunction())
         self._apart.enter_context(_disable_current_modes())
         self._apart.enter_context(self._attended())
+        self._others.begin()
         self._show()
 
     def _fail(self, error: BaseException) -> None:
@@ -181,6 +240,7 @@ class Host(TorchDispatchMode):
     def _end(self) -> None:
         for memory in self._known():
             memory.hide(ran=True)
+        self._others.end()
         self._apart.close()
 
     @contextlib.contextmanager
@@ -219,6 +279,7 @@ class Host(TorchDispatchMode):
             memory.hide(ran=backends.kernel_running())
 
     def _reveal(self) -> None:
+        _refuse_others()
         self._concealed -= 1
         if not self._concealed:
             self._show()
@@ -231,6 +292,7 @@ class Host(TorchDispatchMode):
             tripwires.note("has a kernel write to memory that no tensor of the call has")
 
     def _show(self) -> None:
+        _refuse_others()
         for memory in self._known():
             memory.show()
 
@@ -240,6 +302,8 @@ class Host(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, given = func._schema.name.removeprefix("aten::"), kwargs or {}
+        if threading.get_ident() != self._thread:
+            tripwires.note("calls the library in another thread")
         if backends.kernel_running() or types:  # of a class of somebody's, which is asked next
             return func(*args, **given)
         if (body := python_of(func, args)) is not None:
@@ -249,6 +313,8 @@ class Host(TorchDispatchMode):
             with self._all_shown():
                 return func(*args, **given)
         if name not in _KNOWN:
+            if not func.is_view and name not in READS | {"set_"}:
+                tripwires.note(f"has the library work: {name}")
             return func(*args, **given)
         if name in EMPTY | FILLED:
             made = func(*args, **given)
@@ -270,12 +336,14 @@ class Host(TorchDispatchMode):
     @contextlib.contextmanager
     def _all_shown(self) -> Iterator[None]:
         with backends.without_collection(), self._attended():
+            self._others.begin()
             self._show()
             try:
                 yield
             finally:
                 for memory in self._known():
                     memory.hide()
+                self._others.end()
 
     def _over(self, tensor: Any) -> list[Hidden]:
         """The memory that a tensor lies in."""
@@ -298,11 +366,12 @@ class Host(TorchDispatchMode):
             tripwires.note(f"reads more than {GIVEN} numbers of what its kernels have written, in one call")
         return self._given <= GIVEN
 
-    def _listed(self, tensor: torch.Tensor) -> Any:
+    def listed(self, tensor: torch.Tensor) -> Any:
+        """`tensor.tolist()`."""
         if backends.kernel_running() or not self._may_read(tensor):
-            return self._tolist(tensor)
+            return _tolist(tensor)
         with self._all_shown():
-            return self._tolist(tensor)
+            return _tolist(tensor)
 
     def _take(self, tensor: Any, secret: bool) -> None:
         """From here on, know the memory of a tensor that the library has made."""
@@ -314,6 +383,14 @@ class Host(TorchDispatchMode):
         for start, stop in _apart_from((begin, end), self._spans()):
             dtype = tensor.dtype if hides else None
             self._made.append(_Made(tensor, start, stop - start, dtype, self._draw))
+
+
+_hosts: list[Host] = []  # those that are on
+_tolist = torch.Tensor.tolist
+
+
+def _listed(tensor: torch.Tensor) -> Any:
+    return _hosts[-1].listed(tensor)
 
 
 class Window:

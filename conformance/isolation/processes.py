@@ -31,6 +31,7 @@ if sys.platform != "win32":
 
 POLL_SECONDS = 0.05
 REAP_SECONDS = 5.0  # for a process that closed its connection, to end
+LEFT_SECONDS = 0.5  # for what a process has started, to notice that it has ended
 PR_SET_PDEATHSIG = 1
 
 
@@ -167,6 +168,28 @@ class Child:
         self.kill()
         self.trace.close()
         open_children.discard(self)
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found + [other for each in found for other in below(each)]
+
+
+def ended(processes: Iterable[psutil.Process]) -> int:
+    """End those that are still there after LEFT_SECONDS; how many there were."""
+    left = 0
+    stay = psutil.wait_procs(list(processes), timeout=LEFT_SECONDS)[1]
+    for process in stay:
+        with contextlib.suppress(psutil.Error):
+            left += process.status() != psutil.STATUS_ZOMBIE
+            process.kill()
+    psutil.wait_procs(stay, timeout=LEFT_SECONDS)
+    return left
 
 
 def waited(processes: Iterable[int]) -> float:

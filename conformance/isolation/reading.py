@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from touchstone.backends.storage import files
-from touchstone.conformance.discovery import neighbours
+from touchstone.conformance.discovery import importing, neighbours
 
 # modules, or the beginnings of their names, and what is imported from others
 MODULES = ("touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch")
@@ -41,7 +41,7 @@ def unneeded(path: Path) -> list[str]:
     found: dict[str, str] = {}
     for file in (path, *neighbours.imported(path)):
         try:
-            raw = files.read(file, neighbours.LARGEST)
+            raw = files.read(file, importing.LARGEST)
             tree = neighbours.parsed(raw)
         except OSError:
             continue

@@ -116,8 +116,8 @@ class Runner:
     def close(self) -> None:
         """End the child."""
         if self._child is not None:
-            self.notes += [note for note in self._child.notes if note not in self.notes]
             self._child.close()
+            self.notes += [note for note in self._child.notes if note not in self.notes]
             self._child = None
 
     def __enter__(self) -> "Runner":

@@ -16,25 +16,28 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
 
 import touchstone
+from touchstone import backends
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.instruments import COPIES
+from touchstone.conformance.judging.instruments import COPIES, READS
 from touchstone.conformance.spec.contract import Contract
 
 TOLD = 16  # notes at most
 NEEDED = ("operands", "outputs", "params", "name", "dtypes")  # of a contract, to make calls
 FORBIDDEN = ("reference", "conformance/contracts", "conformance/faults")  # folders of this package
+GET_FRAME = "sys._getframe"
 # audit events, and what the kernel's code does with them
 EVENTS = {
     "gc.get_objects": "looks through the objects of its process",
     "gc.get_referrers": "looks through the objects of its process",
     "gc.get_referents": "looks through the objects of its process",
-    "sys._getframe": "reads the frames of its callers",
+    GET_FRAME: "reads the frames of its callers",
     "sys._current_frames": "reads the frames of other threads",
     "sys.settrace": "sets a trace function",
     "sys.setprofile": "sets a profile function",
@@ -54,7 +57,14 @@ EVENTS = {
     "ctypes.dlsym": "calls C with ctypes",
     "ctypes.string_at": "reads memory by its address",
     "resource.setrlimit": "changes its limits",
+    "sys._current_exceptions": "reads the frames of other threads",
 }
+READING = "object.__getattr__"  # the event of an attribute that leads into an interpreter's own objects
+MEMORY = {"mem", "environ", "maps", "smaps"}  # files of a process that show what is in it
+# of Python's own library what reads frames and gives none away: functions; and files, for what they call themselves
+KEEPING = {("collections/__init__.py", "namedtuple"), ("typing.py", "_caller"), ("enum.py", "_create_")}
+KEEPING_WITHIN = {"logging/__init__.py", "traceback.py"}
+FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 
 # what starts a thread, by the names of Python's versions; 3.11 raises no audit event for it
 THREADS = ("start_new_thread", "start_new", "start_joinable_thread", "_start_new_thread", "_start_joinable_thread")
@@ -62,19 +72,36 @@ STARTS_THREADS = [(module, name) for module in (_thread, threading) for name in 
 # what gives a tensor's memory to other libraries, on the host alone
 HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy"), (torch, "frombuffer")]
 
+# which torch calls, itself too, while numbers are shown
+OPERATORS = sorted(COPIES | READS | {"empty.memory_format", "empty_strided", "empty_like", "zero_"})
+OPERATORS += ["fill_.Scalar", "fill_.Tensor"]
+# what gives torch's modes, or takes them away
+MODES = [
+    (module, name)
+    for module, names in (
+        (torch._C, ("_get_dispatch_stack_at", "_get_dispatch_mode", "_set_dispatch_mode", "_unset_dispatch_mode")),
+        (torch._C, ("_len_torch_dispatch_stack", "_pop_torch_dispatch_stack")),
+        (_python_dispatch, ("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack")),
+        (_python_dispatch, ("_disable_current_modes", "_pop_mode", "_pop_mode_temporarily")),
+        (_python_dispatch, ("_get_dispatch_stack_at", "_len_torch_dispatch_stack", "_pop_torch_dispatch_stack")),
+    )
+    for name in names
+    if hasattr(module, name)
+]
+
 _told: list[str] = []
-_copies: list[str] = []  # what torch dispatches a copy of a tensor to
+_shown: list[str] = []  # what torch dispatches to where numbers are shown
 
 
 def told() -> list[str]:
     """What was noted so far."""
-    if _copies and _copies != _dispatched():
-        note("replaces what the library does where it copies a tensor")
+    if _shown and _shown != _dispatched():
+        note("replaces what the library does where it allocates, fills, copies or reads a tensor")
     return list(_told)
 
 
 def _dispatched() -> list[str]:
-    return [torch._C._dispatch_dump(f"aten::{name}") for name in sorted(COPIES)]
+    return [torch._C._dispatch_dump(f"aten::{name}") for name in OPERATORS]
 
 
 def note(what: str) -> None:
@@ -85,7 +112,7 @@ def note(what: str) -> None:
 def set_up(op: str, home: Path | None) -> None:
     """From here on, note what is not allowed. Before the kernel's file, in the folder `home`, is imported."""
     global _libraries
-    _libraries = (_FOLDER, _LINKS, *(folder for folder in _import_path() if not _is_own(folder, home)))
+    _libraries = (*_PACKAGE, *(folder for folder in _import_path() if not _is_own(folder, home)))
     contract = registry.contract(op)
     for field in fields(Contract):
         if field.name not in NEEDED and callable(getattr(contract, field.name)):
@@ -99,8 +126,10 @@ def set_up(op: str, home: Path | None) -> None:
         setattr(owner, attribute, _noted(getattr(owner, attribute), f"calls {attribute}, which a GPU's tensor has not"))
     for owner, attribute in STARTS_THREADS:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
+    for owner, attribute in MODES:
+        setattr(owner, attribute, _noted(getattr(owner, attribute), "looks through torch's modes"))
     sys.meta_path.insert(0, _Finder())
-    _copies[:] = _dispatched()
+    _shown[:] = _dispatched()
     sys.addaudithook(_audit)
 
 
@@ -161,8 +190,11 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 _FOLDER = str(registry.ROOT) + os.sep
 _LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
+_TELLS = str(backends.__file__)  # what tells of launches
 _STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<")  # and code that was generated, by whom its caller tells
-_libraries: tuple[str, ...] = (_FOLDER, _LINKS)  # beginnings of the files that are not the kernel's author's
+# of this package; in a clone others' files may lie beside it
+_PACKAGE = (*(f"{_FOLDER}{name}{os.sep}" for name in ("backends", "conformance", "reference")), _LINKS)
+_libraries: tuple[str, ...] = _PACKAGE  # beginnings of the files that are not the kernel's author's
 _FILES = tuple(os.path.join(root, folder) for root in (_FOLDER, _LINKS) for folder in FORBIDDEN)
 _auditing = False
 
@@ -170,20 +202,23 @@ _auditing = False
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     global _auditing
     opens = event == "open"
-    if _auditing or not (opens or event in EVENTS):
+    if _auditing or not (opens or event in EVENTS or event == READING):
         return
     _auditing = True
     try:
         if opens:
             path = arguments[0]
             path = os.fsdecode(path) if isinstance(path, str | bytes) else ""
-            if path.startswith(("/proc/", "../", _FOLDER, _LINKS)) and _by_the_kernel():
+            if path and not path.startswith(_STANDARD) and _by_the_kernel():
                 real = os.path.realpath(path)
                 if real.startswith(_FILES) or _is_variant(Path(real)):
                     note(f"reads {os.path.relpath(real, _FOLDER)}")
-                elif path.startswith("/proc/") and path.endswith(("/mem", "/environ", "/maps")):
+                elif os.path.basename(path) in MEMORY and (real.startswith("/proc/") or not os.path.exists(real)):
                     note(f"opens {path}")
-        elif _by_the_kernel():
+        elif event == READING:
+            if arguments[1] in FRAMES and not _keeps_frames() and _by_the_kernel():
+                note(EVENTS[GET_FRAME])
+        elif not (event == GET_FRAME and _keeps_frames()) and _by_the_kernel():
             note(EVENTS[event])
     finally:
         _auditing = False
@@ -198,12 +233,40 @@ def _is_variant(path: Path) -> bool:
 
 def is_of_this_package(file: str) -> bool:
     """Whether code of a file is Touchstone's."""
-    return file.startswith((_FOLDER, _LINKS))
+    return file.startswith(_PACKAGE)
+
+
+def called_by_this_package(above: int) -> bool:
+    """Whether a function so far above the caller is this package's."""
+    return is_of_this_package(sys._getframe(above + 1).f_code.co_filename)
+
+
+def asked_by_this_package() -> bool:
+    """Whether what told of a launch, above the caller, is an interpreter or emulator of this package."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_TELLS, *_STANDARD)):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and is_of_this_package(frame.f_code.co_filename)
 
 
 def is_foreign(file: str) -> bool:
     """Whether code of a file is of the kernel's author: of no library, nor of what generated it."""
     return not file.startswith((*_STANDARD, *_libraries))
+
+
+def _keeps_frames() -> bool:
+    """Whether what reads a frame, above the caller, is of Python's own library and keeps it to itself."""
+    reader = sys._getframe(2)
+    file, caller = _in_library(reader), reader.f_back
+    if (file, reader.f_code.co_name) in KEEPING:
+        return True
+    return file in KEEPING_WITHIN and caller is not None and _in_library(caller) == file
+
+
+def _in_library(frame: FrameType) -> str:
+    """The file of Python's own library that a frame is in; empty where it is in none."""
+    file = frame.f_code.co_filename
+    return file.removeprefix(_STANDARD[0]) if file.startswith(_STANDARD[0]) else ""
 
 
 def _by_the_kernel() -> bool:

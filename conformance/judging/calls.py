@@ -134,10 +134,12 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     What depends on the number of calls, on addresses, or on what an earlier call left behind shows here: a result kept
     by address, by object or version of a tensor, by shape, by a few elements or a sum, or without the parameters. Every
     second pair of calls finds neither guard bands in the operands' storages nor gradients on, as in a usual program.
-    Declining a call in another layout or with another parameter than the first is no fault.
+    Declining a call in another layout or with another parameter than those before is no fault; to decline one that
+    differs from a call that was taken in its values alone is to decline the trial.
     """
     outcome = j.outcome
     held: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []  # call, output, what was returned, its bits then
+    takers: dict[Any, int] = {}  # the first call that was taken, by its form
     inputs = None
     cases = cases_of(trial, j.contract)
     j.earlier.clear()
@@ -157,8 +159,12 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
         if not seen.returned and outcome.status in (DECLINED, NOT_RUN):
             if number == 1:
                 return
+            if (taken := takers.get(_form(case))) is not None:
+                outcome.reason = f"call {number} of {trial.count}, though it took call {taken}: {outcome.reason}"
+                return
             outcome.status, outcome.reason = PASSED, None
             continue
+        takers.setdefault(_form(case), number)
         values = check_returned(j, inputs, before, seen.values) if seen.returned else {}
         j.earlier.append((f"call {number}", case))
         found = outcome.findings[known:]
@@ -250,6 +256,11 @@ def takes_long(j: Judgement) -> bool:
     what = f"{few.id} took {seconds:.2g} s here, and 64 times as many rows would take {64 * seconds:.0f} s"
     j.find(Check.VALUES, f"not called with them: {what}", severity="note")
     return True
+
+
+def _form(case: Case) -> Any:
+    """All of a case but its numbers."""
+    return case.sizes, case.dtype, case.dtypes, tuple(sorted(case.layouts)), repr(sorted(case.params))
 
 
 def _shapes(inputs: Inputs) -> list[torch.Size | None]:

@@ -19,6 +19,7 @@ import os
 import random
 import signal
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -121,13 +122,14 @@ def raw(x: torch.Tensor) -> torch.Tensor:
 class State:
     """What a call must leave as it found it, outside its operands: taken at construction.
 
-    Without `random`, generators and the environment are left out, which are most of the cost.
+    Without `random`, generators are left out, which are most of the cost.
     """
 
     def __init__(self, random: bool = True) -> None:
         self.values = {name: read() for name, (read, _) in _STATE.items()}
         self.process = {name: read() for name, read in _PROCESS.items()}
-        self.consumable = (_random_state(), dict(os.environ)) if random else None
+        self.environment = dict(os.environ)
+        self.generators = _random_state() if random else None
 
     def changes(self) -> tuple[list[str], list[str]]:
         """What was changed: settings, which are put back, and what is only consumed: generators, the environment.
@@ -145,12 +147,11 @@ class State:
         for name, value in self.process.items():
             if (now := _PROCESS[name]()) != value:
                 consumed.append(f"{name} from {value} to {now}")
-        if self.consumable is None:
-            return settings, consumed
-        generators, environment = self.consumable
-        for name, before, now in zip(_RANDOM, generators, _random_state(), strict=True):
-            if not _same(before, now):
-                consumed.append(f"the state of {name}")
+        if self.generators is not None:
+            for name, before, now in zip(_RANDOM, self.generators, _random_state(), strict=True):
+                if not _same(before, now):
+                    consumed.append(f"the state of {name}")
+        environment = self.environment
         if environment != os.environ:
             names = sorted(n for n in {*environment, *os.environ} if environment.get(n) != os.environ.get(n))
             consumed.append(f"environment variables {', '.join(names)}")
@@ -180,6 +181,16 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:
         return "none"
+
+
+def _streams() -> str:
+    """Which of the first three descriptors are open."""
+    found = []
+    for number in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            found.append(str(number))
+    return ", ".join(found) or "none"
 
 
 def _limits() -> list[tuple[int, int]]:
@@ -213,10 +224,15 @@ _PROCESS: dict[str, Callable[[], Any]] = {
     "the profile function": lambda: sys.getprofile() is not None,
     "Python's threads": lambda: len(sys._current_frames()),
     "standard output": lambda: "closed" if sys.stdout is None or sys.stdout.closed else "open",
+    "the standard streams": lambda: _streams(),
+    "the warnings that are errors": lambda: sum(kind == "error" for kind, *_ in warnings.filters),
 }
 if sys.platform != "win32":
     _PROCESS["the limits of its process"] = _limits
+    _PROCESS["the priority of its process"] = lambda: os.getpriority(os.PRIO_PROCESS, 0)
     _PROCESS["the signals blocked"] = lambda: sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+if hasattr(os, "sched_getaffinity"):
+    _PROCESS["the processors that it may use"] = lambda: sorted(os.sched_getaffinity(0))
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the default device": (_default_device, lambda value: torch.set_default_device(value)),

@@ -111,5 +111,6 @@ def _run(runner: Runner, report: Report, expected: Sequence[Rule]) -> None:
         report.surprises = tolerance.surprises() if not left else []
         if left:
             report.not_run[runner.stopped or ended] = left
+        runner.close()  # what is left behind then is told too
         report.notes += runner.notes
         report.instruments.append(runner.how)

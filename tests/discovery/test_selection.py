@@ -233,6 +233,8 @@ def test_a_kernel_of_ones_own_typed_wrong(world, kernel):
         backend="paper",
     )
     refused("--kernel: a function of your own", kernel=f"{kernel}:fn", op="softmax", variant="plain")
+    os.truncate(kernel, 1 << 40)
+    refused("has 1099511627776 bytes; 16777216 are read at most", kernel=f"{kernel}:fn", op="softmax")
 
 
 @pytest.mark.parametrize(

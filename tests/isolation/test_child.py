@@ -172,7 +172,7 @@ def test_a_machine_without_shared_memory_cannot_run_it(monkeypatch):
 
 def calling(closed):
     made = CallingChild.__new__(CallingChild)
-    closing = lambda name: SimpleNamespace(close=lambda: closed.append(name))  # noqa: E731
+    closing = lambda name: SimpleNamespace(close=lambda: closed.append(name), exited=lambda: 0)  # noqa: E731
     made.process, made.shared = closing("process"), closing("shared")
     made.subject, made.trials, made.judged = subject(), ["first", "second"], []
     made.remote = SimpleNamespace(begin=lambda limits, idle: closed.append((limits, idle)), spent=False)

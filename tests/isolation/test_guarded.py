@@ -63,7 +63,7 @@ def test_what_an_author_puts_in_the_place_of_a_librarys_is_found(author, told, m
 
 def test_what_touchstone_itself_puts_there_and_what_is_added_are_not(told, monkeypatch):
     guard = guarded.Guard()
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: [])  # of a file in the clone
+    monkeypatch.setattr(torch.Tensor, "tolist", hidden._listed)
     monkeypatch.setattr(np, "another_name", abs, raising=False)
     guard.look()
     assert told == []
@@ -95,7 +95,7 @@ def test_what_shows_errors_and_takes_text_anybody_may_replace(author, told, monk
 @pytest.mark.parametrize("name", ["before_launch", "after_launch", "failed_launch", "strayed", "on_constants"])
 def test_who_is_told_of_launches_is_found(author, told, name):
     guard, listed = guarded.Guard(), getattr(backends, name)
-    for what, found in ((author["look"], True), (test_numbers_are_hidden_while_an_authors_function_runs, False)):
+    for what, found in ((author["look"], True), (hidden._listed, False)):
         listed.append(what)
         try:
             guard.look()

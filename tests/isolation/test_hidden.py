@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +16,13 @@ from touchstone.conformance.isolation import guarded, hidden, tripwires
 from touchstone.conformance.isolation.hidden import ATTENDED, GIVEN, Hidden, Host, Window
 
 DRAW = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def interpreters(monkeypatch):
+    """What is written here tells of launches as interpreters do."""
+    monkeypatch.setattr(tripwires, "_PACKAGE", (*tripwires._PACKAGE, __file__))
+    monkeypatch.setattr(tripwires, "_told", [])
 
 
 @pytest.fixture
@@ -345,6 +354,56 @@ def test_calls_of_pythons_that_kernels_decide_about(operand, told, monkeypatch):
         with Host([operand[2]], DRAW):
             chosen[0] += more
         assert [note.partition(" of Python's")[0] for note in told] == noted
+
+
+SHOWN_BY = {
+    "says that a kernel is launched where none is": "backends.running().__enter__()",
+    "has numbers shown while no kernel runs": "host._show()",
+}
+
+
+@pytest.mark.parametrize("code", [*SHOWN_BY.values(), "memory.show()", "host._reveal()"])
+def test_numbers_are_shown_to_nobody_else(operand, told, code):
+    """Whoever gets hold of what shows them."""
+    given, x, memory = operand
+    with Host([memory], DRAW) as host:
+        names = {"backends": backends, "host": host, "memory": memory}
+        with pytest.raises(PermissionError):
+            eval(compile(code, "/kernels/mine.py", "eval"), names)
+        assert not np.array_equal(x.numpy(), given.numpy()) and not backends.kernel_running()
+    assert told == [next((what for what, way in SHOWN_BY.items() if way == code), [*SHOWN_BY][1])]
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_thread_that_runs_while_numbers_are_shown(operand, told, monkeypatch, works):
+    monkeypatch.setattr(hidden.Others, "windows", 0)
+    ended = threading.Event()
+    thread = threading.Thread(target=(lambda: [ended.wait(0.0002) for _ in range(4000)]) if works else ended.wait)
+    thread.start()
+    try:
+        with Host([operand[2]], DRAW):
+            for _ in range(hidden.OVERHEARD + 4):
+                with backends.running():
+                    time.sleep(0.002)
+                operand[1].clone()
+    finally:
+        ended.set()
+        thread.join()
+    assert told == (["has another thread run while its operands are shown"] if works else [])
+
+
+def test_what_the_library_does_is_noted_in_any_call_and_thread(operand, told):
+    with Host([operand[2]], DRAW) as host:
+        operand[1].t().clone()[:2].zero_()
+        torch.empty(0).set_(torch.UntypedStorage(16), 0, (4,), (1,))
+        assert told == []
+        torch.add(operand[1], 1)
+        assert told == ["has the library work: add"]
+        monkey = host._thread
+        host._thread = -1
+        torch.empty(2)
+        host._thread = monkey
+    assert told[1:] == ["calls the library in another thread"]
 
 
 def test_what_a_tensor_is_asked_for_as_a_list_is_put_back(operand):

@@ -1,6 +1,7 @@
 """Judging in child processes: deaths become findings, and no correct kernel is rejected because of where it runs."""
 
 import concurrent.futures
+import contextlib
 import ctypes
 import functools
 import json
@@ -878,6 +879,30 @@ def test_a_busy_machine_gets_more_time_on_the_clock():
     assert limits.too_long(elapsed=60, processor=0.1, limit=60)
     assert not limits.too_long(elapsed=60, processor=0.1, limit=60, waited=50)
     assert limits.too_long(elapsed=240, processor=0.1, limit=60, waited=50)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found by what Linux tells of them")
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_process_that_a_kernel_leaves_is_ended_and_noted(tmp_path, stays):
+    """And one that ends by itself as its parent does is none of anybody's business."""
+    told = tmp_path / "told"
+
+    def leaves(x):
+        if not told.exists() and os.fork() == 0:
+            if stays:
+                os.setsid()
+            told.write_text(str(os.getpid()))
+            time.sleep(30)
+            os._exit(0)
+        while not told.exists() or not told.read_text():
+            time.sleep(0.001)
+        return softmax(x)
+
+    report = check("softmax", leaves, device="cpu", level="quick", sizes={"cols": 33}, dtypes=["float32"])
+    noted = [note for note in report.notes if "had started" in note]
+    assert noted == (["processes that the kernel's had started, that were there after it, and were ended: 1"] * stays)
+    with contextlib.suppress(psutil.NoSuchProcess):  # its new parent may have yet to learn of its end
+        assert psutil.Process(int(told.read_text())).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells how long a process waited for a processor")

@@ -98,6 +98,7 @@ DONE = {
     "starts a thread": lambda: threading.Thread(target=print).start(),
     "looks through the objects of its process": gc.get_objects,
     "reads the frames of its callers": lambda: sys._getframe(0),
+    "looks through torch's modes": lambda: getattr(torch._C, "_len_torch_" + "dispatch_stack")(),
     "sets a profile function": lambda: sys.setprofile(None),
     "calls numpy, which a GPU's tensor has not": lambda: torch.ones(2).numpy(),
     "calls from_numpy, which a GPU's tensor has not": lambda: torch.from_numpy(torch.ones(2).numpy()),
@@ -111,6 +112,109 @@ def run(what):
     DONE[what]()
 """
 DEEDS = [line.split('"')[1] for line in KERNEL.splitlines() if line.startswith('    "')]
+
+
+FRAMES = """
+def by_a_generator():
+    def walks():
+        yield it.gi_frame
+    it = walks()
+    next(it)
+
+def by_a_coroutine():
+    async def walks():
+        return it.cr_frame
+    it = walks()
+    try:
+        it.send(None)
+    except StopIteration:
+        pass
+
+def by_an_error():
+    try:
+        raise KeyError
+    except KeyError as error:
+        getattr(error.__traceback__, "tb_" + "frame")
+"""
+
+
+@pytest.mark.parametrize("way", ["by_a_generator", "by_a_coroutine", "by_an_error"])
+def test_frames_are_seen_to_be_read_whatever_leads_to_them(tmp_path, way):
+    def reads():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(FRAMES, str(tmp_path / "mine.py"), "exec"), space := {})
+        space[way]()
+        return tripwires.told()
+
+    assert in_a_fork(reads, tmp_path) == ["reads the frames of its callers"]
+
+
+KEPT = """
+import collections, enum, logging, traceback, typing
+
+logging.basicConfig(level=logging.INFO, stream=open("/dev/null", "w"))
+
+def names():
+    class Pair(typing.NamedTuple):
+        x: int
+    return Pair, collections.namedtuple("Sizes", "rows cols"), enum.Enum("Kind", "A B"), typing.TypeVar("T")
+
+def logs():
+    logging.getLogger("mine").info("a launch")
+    logging.getLogger("mine").warning("another one", stack_info=False)
+
+def shows_an_error():
+    try:
+        raise KeyError
+    except KeyError:
+        traceback.format_exc()
+        logging.getLogger("mine").exception("no launch")
+"""
+
+
+@pytest.mark.parametrize("deed", ["names", "logs", "shows_an_error"])
+def test_frames_that_pythons_own_library_reads_for_itself_are_nobodys(tmp_path, deed):
+    """Names of classes, logging and the text of errors need them, and give none of them away."""
+
+    def does():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(KEPT, str(tmp_path / "mine.py"), "exec"), space := {"__name__": "mine"})
+        space[deed]()
+        return tripwires.told()
+
+    assert in_a_fork(does, tmp_path) == []
+
+
+@pytest.mark.parametrize("way", ["logging.currentframe()", "inspect.currentframe()", "[*traceback.walk_stack(None)]"])
+def test_frames_that_pythons_own_library_gives_away_are_read(tmp_path, way):
+    def does():
+        tripwires.set_up("softmax", tmp_path)
+        code = "import inspect, logging, traceback\ndef reads():\n    return list([way])\n".replace("way", way)
+        exec(compile(code, str(tmp_path / "mine.py"), "exec"), space := {})
+        space["reads"]()
+        return tripwires.told()
+
+    assert in_a_fork(does, tmp_path) == ["reads the frames of its callers"]
+
+
+@pytest.mark.parametrize("path", ["/proc/self/maps", "link/maps", "self/mem"])
+def test_the_memory_of_a_process_is_known_by_any_path(tmp_path, path):
+    def opens():
+        os.chdir(tmp_path)
+        os.symlink("/proc/self", "link")
+        folder = os.open("/proc", os.O_RDONLY)
+        tripwires.set_up("softmax", tmp_path)
+        code = compile("os.open(path, os.O_RDONLY, dir_fd=folder)", str(tmp_path / "mine.py"), "exec")
+        exec(code, {"os": os, "path": path, "folder": folder if path.startswith("self") else None})
+        return tripwires.told()
+
+    assert in_a_fork(opens, tmp_path) == [f"opens {path}"]
+
+
+def test_a_file_beside_this_package_is_its_authors():
+    assert tripwires.is_of_this_package(tripwires.__file__) and tripwires.is_of_this_package(registry.__file__)
+    assert not tripwires.is_of_this_package(str(registry.ROOT / "mine.py"))
+    assert not tripwires.is_of_this_package(str(registry.ROOT / "candidates" / "mine.py"))
 
 
 @pytest.mark.parametrize("deed", DEEDS)
@@ -140,7 +244,7 @@ def test_another_copy_than_the_library_s_is_noted(tmp_path):
             during = tripwires.told()
         return before, during
 
-    note = "replaces what the library does where it copies a tensor"
+    note = "replaces what the library does where it allocates, fills, copies or reads a tensor"
     assert in_a_fork(replaces, tmp_path) == [[], [note]]
 
 

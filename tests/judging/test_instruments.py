@@ -2,8 +2,11 @@
 
 import contextlib
 import itertools
+import os
 import platform
 import re
+import sys
+import warnings
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.night import some
-from tests.processes import output_of
+from tests.processes import in_a_fork, output_of
 from touchstone import backends, check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.launching import compiled
@@ -295,6 +298,49 @@ def test_declining_some_of_many_calls_is_no_fault():
     outcome = judged_on_varied_calls(declines)
     assert (outcome.status, outcome.reason) == (PASSED, None)
     assert f"{CALLS} calls with distinct inputs" in outcome.instruments
+
+
+OF_A_PROCESS = {
+    "the standard streams from 0, 1, 2 to 0, 1": lambda: os.close(2),
+    "the warnings that are errors from 0 to 1": lambda: warnings.simplefilter("error"),
+    "the priority of its process from 0 to 3": lambda: os.setpriority(os.PRIO_PROCESS, 0, 3),
+    "the processors that it may use from [0, 1] to [0]": lambda: os.sched_setaffinity(0, [0]),
+    "environment variables MINE": lambda: os.environ.pop("MINE"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have not all of it")
+@pytest.mark.parametrize("told", OF_A_PROCESS)
+def test_what_is_changed_of_a_process_is_noted(told, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+
+    def changes():
+        warnings.resetwarnings()
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        given = iter([{1, 0}, {0}])
+        os.sched_getaffinity, os.sched_setaffinity = lambda pid: next(given, {0}), lambda pid, to: None
+        if not told.startswith("the processors"):
+            os.sched_getaffinity = lambda pid: {0, 1}
+        state = probe.State(random=False)
+        OF_A_PROCESS[told]()
+        return state.changes()
+
+    assert in_a_fork(changes, tmp_path) == [[], [told]]
+
+
+def test_a_call_that_is_declined_for_its_values_declines_the_trial():
+    """Else a kernel that keeps results would decline wherever another one is due."""
+    count = itertools.count(1)
+
+    def declines(x, weight, bias, *, eps=1e-5):
+        if next(count) > 12:
+            raise NotImplementedError("enough")
+        return layer_norm(x, weight, bias, eps=eps)
+
+    outcome = judged_on_varied_calls(declines)
+    assert outcome.status == DECLINED
+    assert re.fullmatch(r"call \d+ of \d+, though it took call \d+: enough", outcome.reason)
+    assert not any("calls" in name for name in outcome.instruments)
 
 
 def test_many_calls_stay_within_where():

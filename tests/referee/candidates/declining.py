@@ -33,6 +33,19 @@ def after_the_first_call(x):
     raise NotImplementedError("enough")
 
 
+def after_a_dozen_of_each_size(x):
+    """Takes the first calls of each size and place of elements, and declines what follows.
+
+    untrusted, refused
+    """
+    taken = globals().setdefault("_taken", {})
+    form = x.shape, x.stride()
+    taken[form] = taken.get(form, 0) + 1
+    if taken[form] > 12:
+        raise NotImplementedError("enough")
+    return softmax(x)
+
+
 def what_is_not_installed(x):
     """Raises ImportError where rows are long.
 

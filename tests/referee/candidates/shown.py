@@ -264,3 +264,21 @@ def by_a_name_of_the_interpreters(x):
     """
     _given["own"] = _touchstone_called
     return _stolen(x, lambda scratch: _by_a_name[(1,)](scratch, BLOCK=8))
+
+
+def in_a_launch_of_its_own_account(x):
+    """Says itself that a kernel is launched, by what interpreters enter, and works meanwhile.
+
+    untrusted, refused: says that a kernel is launched where none is|PermissionError
+    """
+    import touchstone.backends
+
+    if x.numel():
+        found = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        with touchstone.backends.running():
+            found.copy_(torch.softmax(x, -1))
+        x = found
+    y = torch.empty_like(x)
+    if x.numel():
+        _copy_kernel[(triton.cdiv(x.numel(), 128),)](y, x, x.numel(), BLOCK=128)
+    return y
