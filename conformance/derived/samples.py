@@ -312,7 +312,8 @@ class _Whole(TorchDispatchMode):
 class _Spread(TorchDispatchMode):
     """NaN and infinities in the operands of a convolution make all that they may reach in its transforms NaN: the
     channels of one element of the batch, or, of a weight, one channel of all. Those of a matrix reach all that an
-    algorithm computes with it, as its order of elimination has it."""
+    algorithm computes with it, as its order of elimination has it. An infinity in attention is NaN where products are
+    made of parts of a float32, its tf32 and the rest."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = lifted(kwargs or {}), name_of(func)
@@ -324,6 +325,8 @@ class _Spread(TorchDispatchMode):
                 out[:, ~torch.isfinite(weight).flatten(1).all(1)] = math.nan
             elif not torch.isfinite(weight).all():
                 out.fill_(math.nan)
+        elif name.startswith("_scaled_dot_product"):
+            out = func(*(torch.where(torch.isinf(t), math.nan, t) for t in args[:3]), *args[3:], **kwargs)
         elif name in ops.LINEAR_ALGEBRA and any(not torch.isfinite(t).all() for t in ops.float_leaves(args)):
             out = tree_map(lambda t: torch.full_like(t, math.nan) if is_float(t) else t, out)
         return out

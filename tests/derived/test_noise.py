@@ -162,6 +162,24 @@ def test_nan_may_reach_in_a_solution_as_far_as_another_order_of_elimination_take
     assert not torch.isnan(answer).all()
 
 
+def in_two_parts(a, b):
+    """A product of float32 as tensor cores make it: of what tf32 holds of each operand, and of the rest."""
+    (a0, a1), (b0, b1) = ((t0, t - t0) for t in (a, b) for t0 in [(t.view(torch.int32) & ~0x1FFF).view(t.dtype)])
+    return a0 @ b0 + (a0 @ b1 + a1 @ b0)
+
+
+@pytest.mark.parametrize("operand", [1, 2])
+def test_an_infinity_in_attention_is_nan_where_its_products_are_made_of_parts(operand):
+    values = cast(drawn((1, 1, 6, 4), (1, 1, 6, 4), (1, 1, 6, 4)), torch.float32)
+    values[operand][..., 3, 1] = math.inf
+    got = in_two_parts(torch.softmax(in_two_parts(values[0], values[1].mT) / 2, -1), values[2])
+    attention = torch.nn.functional.scaled_dot_product_attention
+    [right], far = answers(attention, values), reached(attention, values)
+    assert bool((torch.isnan(got) & ~torch.isnan(right)).any())
+    assert bool(torch.stack([torch.isnan(run[0]) for run in far]).any(0)[torch.isnan(got)].all())
+    assert not any(bool(torch.isnan(run[0]).all()) for run in reached(torch.matmul, [values[0], values[1].mT]))
+
+
 def test_what_is_multiplied_by_0_need_not_spread_nan():
     def hidden(q, k, v):
         scores = (q @ k.mT).masked_fill(torch.ones(6, 6).triu(1) == 1, -math.inf)
