@@ -2,9 +2,9 @@
 
 import contextlib
 import itertools
+import json
 import math
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,19 +64,19 @@ class Known:
 
     def _read(self, written: bytes) -> Key | None:
         """Take over what a fork has found; the shapes that it ran with when it ended."""
-        runs = written.split(b"\n")
         key: Key | None = None
-        for line in filter(None, runs):
-            key, *found = pickle.loads(bytes.fromhex(line.decode()))
+        for line in written.splitlines():
+            sizes, *found = json.loads(line)
+            key = tuple(map(tuple, sizes))
             if found:
                 if found[0] is not None:
-                    self.shapes[key] = found[0]
+                    self.shapes[key] = [tuple(shape) for shape in found[0]]
                 key = None
         return key
 
     def write(self, *what: Any) -> None:
         if self._written is not None:
-            os.write(self._written, pickle.dumps(what).hex().encode() + b"\n")
+            os.write(self._written, json.dumps(what).encode() + b"\n")
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,10 @@ def raw(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.numel(), dtype=x.dtype, device=x.device).copy_(x.detach().reshape(-1)).view(torch.uint8)
 
 
+# by its compiler's settings, which torch imports when they are first needed
+SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+
+
 class State:
     """What a call must leave as it found it, outside its operands: taken at construction.
 
@@ -153,8 +157,9 @@ class State:
                     consumed.append(f"the state of {name}")
         environment = self.environment
         if environment != os.environ:
-            names = sorted(n for n in {*environment, *os.environ} if environment.get(n) != os.environ.get(n))
-            consumed.append(f"environment variables {', '.join(names)}")
+            names = {n for n in {*environment, *os.environ} if environment.get(n) != os.environ.get(n)}
+            if names := names - SET_BY_TORCH:
+                consumed.append(f"environment variables {', '.join(sorted(names))}")
         return settings, consumed
 
 

@@ -232,7 +232,7 @@ def test_a_call_that_cannot_be_run_among_many():
         return softmax(x)
 
     outcome = judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5))
-    assert (outcome.status, outcome.reason) == (PASSED, None)
+    assert outcome.status == NOT_RUN and outcome.reason == "call 3 of 5, though it took call 1: no compiler"
     count = itertools.count(3)
     assert judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5)).status == NOT_RUN
 
@@ -757,18 +757,30 @@ def test_a_parameter_that_changes_the_shape_of_an_operand_has_buffers_of_its_own
 
 def test_a_call_that_is_declined_is_not_among_the_earlier_ones():
     """Nothing of it can have been kept."""
+
+    def fn(x):
+        if not x.is_contiguous():
+            raise NotImplementedError("not these strides")
+        return softmax(x)
+
+    case = case_of(rows=3, cols=7)
+    trial = ManyCalls(case, 9, (replace(case, layouts=(("x", "transposed"),)),))
+    j = judgement(trial=trial, fn=fn)
+    calls.many_calls(j, trial)
+    cases = calls.cases_of(trial, SOFTMAX)
+    assert j.passes and j.earlier == [(f"call {number}", cases[number - 1]) for number in (1, 2, 3, 4, 9)]
+
+
+def test_a_call_that_is_declined_for_its_values_declines_the_trial():
     count = itertools.count(1)
 
     def fn(x):
         if next(count) == 3:
-            raise NotImplementedError("not these strides")
+            raise NotImplementedError("no more")
         return softmax(x)
 
-    trial = ManyCalls(case_of(rows=3, cols=7), 4)
-    j = judgement(trial=trial, fn=fn)
-    calls.many_calls(j, trial)
-    cases = calls.cases_of(trial, SOFTMAX)
-    assert j.passes and j.earlier == [(f"call {number}", cases[number - 1]) for number in (1, 2, 4)]
+    outcome = judge.run(subject(fn), ManyCalls(case_of(rows=3, cols=7), 5))
+    assert outcome.status == DECLINED and "call 3 of 5, though it took call 1: " in outcome.reason
 
 
 def test_memory_that_two_calls_return_is_a_finding_of_its_own():
