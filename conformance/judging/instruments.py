@@ -120,7 +120,7 @@ def raw(x: torch.Tensor) -> torch.Tensor:
 
 
 # by its compiler's settings, which torch imports when they are first needed
-SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR"}
 
 
 class State:
