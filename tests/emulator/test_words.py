@@ -4,11 +4,13 @@ import ctypes
 import json
 import re
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from touchstone.backends import NotRun
 from touchstone.backends.emulator import (
     arguments,
     binary,
@@ -17,6 +19,7 @@ from touchstone.backends.emulator import (
     errors,
     findings,
     instruments,
+    library,
     source,
     tensormaps,
 )
@@ -374,6 +377,16 @@ def test_textures_and_maps_have_their_own_parameters():
         arguments.Packing("k", (), [], (), {}, [3])
 
 
+def test_what_overlaps_memory_that_is_reached_by_addresses_stays():
+    buffer = np.zeros(1600 + 256, np.uint8)
+    begin = -buffer.ctypes.data % 256 + 64  # so that it would be moved
+    base = torch.from_numpy(buffer[begin : begin + 1600].view(np.float32))
+    x = base[1:101]
+    for memory, stays in ((base, True), (base[:2], True), (base[100:], True), (base[101:], False), (base[:1], False)):
+        made = arguments.Packing("k", (x,), [ADDRESS], "x", {}, [memory])
+        assert len(made.moves) == (not stays) and (made.regions[0].start == x.data_ptr()) == stays
+
+
 def test_what_shares_memory_is_moved_together_and_comes_back():
     base = torch.zeros(400)
     odd = base[1:101]  # as of memory that begins at a multiple of 256 bytes, wherever torch has it
@@ -621,6 +634,10 @@ def test_what_an_argument_of_the_command_stands_for():
 
 DECLARATIONS = {
     "float a[3]": "a",
+    "float a[n = 3], b": "a",
+    "Type<x = 1> a[3]": "a",
+    "Type{x[1]} a = b": "a",
+    "decltype(x[1]) a[2]": "a",
     "float4 a": "a",
     "Pair<int, (2 > 1)> a[3]": "a",
     "Pair<a, Pair<b, c>> d[3][4]": "d",
@@ -700,6 +717,24 @@ def test_parts_between_commas_outside_of_brackets():
     assert source._declarator("") is None
 
 
+def test_which_shared_declarations_stand_outside_of_functions():
+    text = """#define ROOM(n) \\
+  __shared__ float skipped[n];
+extern __shared__ float room[];
+namespace a { __shared__ int one; }
+extern     { __shared__ int two; }
+void k(int n = f({1; 2})) { if (n) { __shared__ struct { int x; } three; } }
+#define LAST __shared__ float last[1];
+"""
+    found = [(text[start:end].rstrip(";").split()[-1], outside) for start, end, outside in source._declarations(text)]
+    assert found == [("room[]", True), ("one", True), ("two", True), ("three", False)]
+    whole = "for (int i = 0; i < 2; i++) __shared__ int four"
+    ((start, end, _),) = source._declarations(f"void k() {{ {whole}; }}")
+    assert f"void k() {{ {whole}; }}"[start:end].strip(" ;") == whole
+    with pytest.raises(ValueError, match="a __shared__ declaration without end"):
+        list(source._declarations("__shared__ int x"))
+
+
 def test_names_in_a_library():
     assert binary._demangled("_ZL5table") == "table" and binary._demangled("table") == "table"
     assert binary._demangled("touchstone_x") == "touchstone_x"
@@ -750,3 +785,135 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("FILE.cu: expected a file of CUDA C++; there is none at ")
     assert command.main(["--numba"]) == 2
     assert capsys.readouterr().err.startswith("--numba: expected a Python file and its arguments")
+
+
+def test_what_no_argument_is_by_its_name():
+    names = {1: "y", 3: "the variable table", 5: "what the kernel allocated", 2: "the shared array tile"}
+    for kind, name in names.items():
+        report = Report(region_kind=kind, region_index=0, name=b"tile")
+        assert findings.region_name(LOADED, report, REGIONS) == name
+    for kind in (2, 4, 6):
+        assert findings.region_name(LOADED, Report(region_kind=kind), REGIONS) == "the dynamic shared memory"
+
+
+@pytest.mark.parametrize(
+    ("box", "steps", "right"),
+    [
+        ((4, 8), None, True),
+        ((4, 8), (8, 1), True),
+        ((4, 8), (9, 1), False),
+        ((4, 8), (0, 1), False),
+        ((256, 8), None, True),
+        ((257, 8), None, False),
+        ((0, 8), None, False),
+        ((8,), (1, 1), False),
+        ((4, 8), (1,), False),
+        ((1, 4, 8), (1, 1), False),
+    ],
+)
+def test_what_box_a_tensor_map_has(box, steps, right):
+    array = np.zeros((300, 64), np.float32)
+    if right:
+        encoded = TensorMap(array, box, steps=steps).encoded(0)
+        assert encoded.nbytes == 128 and encoded.ctypes.data % 64 == 0
+        return
+    with pytest.raises(ValueError, match="^box, steps: expected"):
+        TensorMap(array, box, steps=steps)
+
+
+def test_who_wrote_is_asked_of_one_engine(monkeypatch):
+    told, gone = {64: (1, 5, 33, 8)}, []
+
+    def of(handle, place, found):
+        if handle == 7 and place in told:
+            found[:] = told[place]
+        return handle == 7 and place in told
+
+    engine = SimpleNamespace(ts_writers_new=lambda: 7, ts_writers_of=of, ts_writers_delete=gone.append)
+    loaded, other = LOADED._replace(engine=engine), LOADED._replace(engine=SimpleNamespace())
+    monkeypatch.setattr(instruments, "line_of", lambda path, pc: f"a.cu:{pc}")
+    assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) is None
+    moved = [arguments.Move(1000, 8, 60, np.zeros(1), True)]
+    with instruments.writers() as writers:
+        assert writers.of(64) is None
+        assert instruments.record(loaded, (2, 3, 4), (8, 4, 2), moved) == 7
+        assert instruments.record(other, (1, 1, 1), (1, 1, 1)) == 0
+        who = "block (1, 2, 0), thread (1, 0, 1), line 7 of a.cu"
+        assert writers.of(64) == who and writers.of(1004) == who
+        assert [writers.of(place) for place in (63, 1003, 1008)] == [None] * 3
+        with instruments.writers():
+            assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) == 7
+        assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) == 7
+    assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) is None and gone == [7]
+    monkeypatch.setattr(instruments, "line_of", lambda path, pc: "k.so")
+    assert writers.of(64).endswith(", k.so")
+    del writers
+    assert gone == [7, 7]
+
+
+def test_what_a_launch_is_told():
+    with instruments.using(order="reverse", seed=5, races=True, step_limit=99):
+        made = instruments.options(True, cluster=(1, 2, 3))
+        assert (made.order, made.seed, made.races, made.step_limit) == (instruments.ORDERS.index("reverse"), 5, 1, 99)
+        assert (made.cooperative, made.strict, made.checks, list(made.cluster)) == (1, 0, 1, [1, 2, 3])
+        assert instruments.options(False, strict=True).strict == 1 and not instruments.options(False).cooperative
+        with instruments.strict():
+            assert instruments.options(False).strict == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cores", "workers"),
+    [("", 6, 6), ("3", 6, 3), ("9", 6, 6), ("0", 6, 1), ("2,4", 6, 2), ("many", 6, 6), (None, 6, 6)],
+)
+def test_how_many_cores_a_launch_has(monkeypatch, chosen, cores, workers):
+    monkeypatch.setattr("os.sched_getaffinity", lambda which: set(range(cores)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    assert instruments.workers() == workers
+
+
+def test_a_name_for_a_file():
+    assert compiler.plain_name("") == "_" and compiler.plain_name("a.b/c ü+") == "a_b_c__+"
+    assert compiler.plain_name("x" * 81) == "x" * 80
+
+
+def test_the_state_of_cuda_s_headers(tmp_path):
+    """It is another when a file there has another name or size, or CCCL is of another release."""
+    (tmp_path / "crt").mkdir()
+    (tmp_path / "cccl/cuda/std/__cccl").mkdir(parents=True)
+    states = {compiler._state_of(None)}
+    for name, text in (
+        ("a.h", "1"),
+        ("a.h", "12"),
+        ("b.hpp", "1"),
+        ("crt/c", "1"),
+        ("cccl/cuda/std/__cccl/version.h", "1"),
+        ("cccl/cuda/std/__cccl/version.h", "2"),
+    ):
+        (tmp_path / name).write_text(text)
+        states.add(compiler._state_of.__wrapped__(tmp_path))
+    assert len(states) == 7
+    (tmp_path / "d.txt").write_text("1")
+    assert compiler._state_of.__wrapped__(tmp_path) in states
+
+
+def test_without_a_compiler_there_is_no_command(monkeypatch):
+    monkeypatch.setattr(compiler, "why_not", lambda: "no g++")
+    with pytest.raises(RuntimeError, match="^no g\\+\\+$"):
+        compiler.command()
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path, monkeypatch):
+    """The machine's fault, unless a symbol is missing."""
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no library")
+    with pytest.raises(NotRun, match="^a compiled kernel cannot be loaded: "):
+        library.opened(str(broken))
+
+    def fails(*given, **options):
+        raise OSError("k.so: undefined symbol: f")
+
+    monkeypatch.setattr(library.ctypes, "CDLL", fails)
+    with pytest.raises(OSError, match="undefined symbol"):
+        library.opened("k.so")

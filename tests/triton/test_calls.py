@@ -310,6 +310,14 @@ def test_where_launches_are_watched_no_number_leaves_a_kernel(watched):
     assert type(calls._called("x".join)) is calls._OnConstants and type(calls._called(breakpoint)) is calls._OnConstants
 
 
+def test_a_launch_begins_anew():
+    counted = []
+    on_constants = calls._called(lambda: counted.append(1) or len(counted))
+    for turn in (1, 2):
+        calls.begin(lambda: None, ())
+        assert [on_constants(), on_constants()] == [turn, turn]
+
+
 def test_elsewhere_a_kernel_is_python(capsys):
     tensor = tl.tensor(stock.TensorHandle(np.zeros(1, np.float32), tl.float32), tl.float32)
     kept: list = []

@@ -535,3 +535,47 @@ def test_an_mbarrier_is_waited_for_by_parity():
         in_a_program(lambda: program(0))
     with pytest.raises(KernelError, match="^mbarrier.wait: a phase is 0 or 1, not 2$"):
         in_a_program(lambda: program(2))
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_when_a_product_is_formed(monkeypatch, prompt, keep):
+    """Late, when it is waited for, of what is there by then; or at once."""
+    monkeypatch.setattr(programs, "prompt", prompt)
+    builder = SimpleNamespace(create_dot=lambda a, b, acc, *rest: handle(a.data @ b.data + acc.data, tl.float32))
+    acc = handle(np.full((64, 8), 2, np.float32), tl.float32)
+
+    def program():
+        a, b = of(np.ones((64, 16), np.float32)), of(np.ones((16, 8), np.float32))
+        product = Engines.create_warpgroup_mma(builder, a, b, acc, handle([keep]), None, 0, True)
+        a.data[:] = 3
+        Engines.create_warpgroup_mma_wait(None, [product], 1)
+        assert "data" not in vars(product)
+        assert Engines.create_warpgroup_mma_wait(None, [product], 0) == [product]
+        return product.data
+
+    assert in_a_program(program).tolist() == [[16.0 * (1 if prompt else 3) + 2 * keep] * 8] * 64
+
+
+@pytest.mark.parametrize(
+    ("rest", "known"), [((), True), ((False,), True), ((True, None), True), ((False, [1]), False), ((False, []), False)]
+)
+def test_copies_by_offsets_of_an_image_are_not_interpreted(rest, known):
+    x = torch.arange(16.0).view(4, 4)
+    memory, place = of(np.zeros((2, 4), np.float32)), of(np.zeros(1, np.int64), tl.int64)
+    descriptor = tile(x, (0, 0), (2, 4)).descriptor
+
+    def program():
+        Engines.create_mbarrier_init(None, place, 1)
+        Engines.create_mbarrier_expect(None, place, 32, handle([1]))
+        given = descriptor, [handle([1]), handle([0])], place, memory
+        Engines.create_async_tma_copy_global_to_local(None, *given, handle([0]), *rest)  # it is told not to
+        Engines.create_async_tma_copy_global_to_local(None, *given, handle([1]), *rest)
+        Engines.create_mbarrier_wait(None, place, handle([0]), handle([1]), None)
+        return memory.data.tolist()
+
+    if known:
+        assert in_a_program(program) == x[1:3].tolist()
+        return
+    with pytest.raises(NotInterpreted, match="im2col copies are not interpreted"):
+        in_a_program(program)
