@@ -12,6 +12,7 @@ if __name__ != "touchstone.backends":
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import CodeType
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+INTERPRETER, EMULATOR = "interpreter", "emulator"  # the engines: what runs kernels on the CPU
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -39,7 +41,8 @@ class Reached(NamedTuple):
     owner: Any  # what has to stay for the memory to stay: a tensor, an array
 
 
-_running = _launches = _chosen = 0
+_running = _chosen = 0
+_launches: Counter[str] = Counter()
 before_launch: list[Callable[[Iterable[Reached]], None]] = []  # called when a launch begins, with what it reaches
 after_launch: list[Callable[[], None]] = []  # and when it has ended
 failed_launch: list[Callable[[BaseException], None]] = []  # and before that, with what it raised
@@ -50,18 +53,18 @@ kernel_code: set[CodeType] = set()  # what interpreters have made of kernels, wh
 
 
 @contextlib.contextmanager
-def running(reached: Callable[[], Iterable[Reached]] = tuple) -> Iterator[None]:
-    """Entered by an interpreter or emulator around a launch: what torch does meanwhile is no call of the launcher's.
+def running(reached: Callable[[], Iterable[Reached]] = tuple, engine: str = INTERPRETER) -> Iterator[None]:
+    """Entered by an engine around a launch: what torch does meanwhile is no call of the launcher's.
 
     `reached` gives the memory that the launch may write to, as far as its arguments tell.
     """
-    global _running, _launches
+    global _running
     if before_launch and not _running:
         found = tuple(reached())
         for begins in before_launch:
             begins(found)
     _running += 1
-    _launches += 1
+    _launches[engine] += 1
     try:
         yield
     except BaseException as error:
@@ -102,9 +105,9 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def launches() -> int:
-    """How many launches an interpreter or emulator of this process has begun."""
-    return _launches
+def launches() -> Counter[str]:
+    """How many launches each engine of this process has begun."""
+    return _launches.copy()
 
 
 def kernel_running() -> bool:

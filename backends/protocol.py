@@ -58,12 +58,15 @@ class Writers(Protocol):
 class OptionalParts(Protocol):
     """Functions that a backend may offer besides."""
 
+    ENGINE: str  # what runs its kernels on the CPU, for those that offer `instruments`
+
     def writers(self, device: str) -> AbstractContextManager[Writers] | None:
         """Records who writes what; None where that cannot be known."""
 
     def instruments(self, device: str) -> Mapping[str, Callable[[], AbstractContextManager[Any]]]:
         """By name, contexts in which a right kernel is right and a wrong one may raise or go wrong: other orders of
-        programs, a look for races."""
+        programs, a look for races. They are asked for in a process that need not have imported the language, and
+        entered where its kernels run, on the engine `ENGINE` of the backend."""
 
     def undefined(
         self, device: str, conspicuous: Collection[str] | None

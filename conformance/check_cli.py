@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> Status:
     chosen = shared.select(options, options.level)
     narrowed = shared.narrowed(options, chosen)
     options.recording.concerns(chosen.device, chosen.level, chosen.seed)
-    shared.prepare(chosen)
+    shared.prepare(chosen, apart=options.isolate != "none" and not options.untrusted)
     try:
         if chosen.kernel is not None:
             return _check_kernel(options, chosen, narrowed[chosen.ops[0]])

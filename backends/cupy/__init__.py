@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from touchstone.backends import emulator
+from touchstone.backends import EMULATOR, emulator
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
 from touchstone.backends.storage import artefacts, folders
@@ -26,6 +26,7 @@ from touchstone.backends.storage import artefacts, folders
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES: tuple[str, ...] = ()
 PACKAGES = ("cupy-cuda13x",)
+ENGINE = EMULATOR  # of its kernels on the CPU
 EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on a busy core; 64 x 64 x 64 on an idle one: 1.1e8
 WORK_PER_SECOND = {"cpu": 6e7, "cuda": math.inf}

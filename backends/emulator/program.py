@@ -267,7 +267,7 @@ class Program:
                 backends.Reached(loaded.base + v.start, v.bytes, loaded) for v in loaded.variables if v.writable
             )
 
-        with backends.running(reached):  # what is moved is read and written as the kernel's own
+        with backends.running(reached, backends.EMULATOR):  # what is moved is read and written as the kernel's own
             packed = Packing(kernel, arguments, known, self._names(kernel), structures, memory)
             regions = packed.regions
             ranges, count = library.ranges(

@@ -20,15 +20,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from touchstone.backends import emulator, seen_by
+from touchstone.backends import EMULATOR, emulator, seen_by
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator import numba as emulated
+from touchstone.backends.later import Later
 from touchstone.backends.storage import artefacts
 
 ALIASES: dict[str, str] = {}
 CPU_VARIABLES = ("NUMBA_ENABLE_CUDASIM",)
 PACKAGES = ("numba", "numba-cuda")
+ENGINE = EMULATOR  # of its kernels on the CPU
 EMULATED = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89")  # of what a variant can need
 # multiply-adds a second that a tiled matmul gets in the emulator on one core (64 x 64 x 64 in 4 ms), and in Numba's own
 # simulator (in 5 s)
@@ -113,6 +115,15 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
     if device == "cpu" and not simulated():
         artefacts.store().settle()
         emulated.install()
+
+
+def expect(device: str) -> None:
+    """Run the kernels of a Numba that a user's function imports later on the emulator."""
+    if device == "cpu" and "numba" not in sys.modules and why_not(device) is None and not simulated():
+        _later.watch()
+
+
+_later = Later("numba", lambda: prepare("cpu"))
 
 
 def ready(text: str) -> list[Path]:

@@ -21,13 +21,15 @@ from importlib import metadata
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from touchstone.backends import seen_by
+from touchstone.backends import INTERPRETER, seen_by
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.gpus import DEFAULT, GPUS, Gpu
+from touchstone.backends.later import Later
 
 ALIASES = {"interpreter": "cpu"}
 CPU_VARIABLES = ("TRITON_INTERPRET",)
 PACKAGES = ("triton",)
+ENGINE = INTERPRETER  # of its kernels on the CPU
 # multiply-adds a second that small tiles get through the interpreter on a busy core; 64 x 64 x 32 on an idle one: 1.3e8
 WORK_PER_SECOND = {"cpu": 4e7, "cuda": math.inf}
 INTERPRETED = "sm_80", "sm_90", "sm_90a"  # of what a variant can need: tensor descriptors, Gluon for Hopper
@@ -208,15 +210,19 @@ def writers(device: str) -> AbstractContextManager[Any] | None:
 
 def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
     """By name, context managers within which a right kernel is right too, and a wrong one may raise or go wrong."""
-    if device != "cpu" or _mode() != "interpret":
+    if device != "cpu" or _mode() == "compile":
         return {}
+    return {
+        "programs in reverse": lambda: _interpreter().schedule("reverse"),
+        "programs shuffled": lambda: _interpreter().schedule("shuffled"),
+        "races": lambda: _interpreter().races(),
+    }
+
+
+def _interpreter() -> ModuleType:
     from touchstone.backends.triton.runtime import interpreter
 
-    return {
-        "programs in reverse": functools.partial(interpreter.schedule, "reverse"),
-        "programs shuffled": functools.partial(interpreter.schedule, "shuffled"),
-        "races": interpreter.races,
-    }
+    return interpreter
 
 
 def undefined(device: str, conspicuous: Collection[str] | None) -> AbstractContextManager[dict[str, str]] | None:
@@ -255,38 +261,7 @@ class _Alone(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, _Alone())
 
 
-class _Later(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads Triton as ever, and patches its interpreter right then."""
-
-    watching = False
-    then: Callable[[], Any] | None = None  # done after that
-
-    def watch(self) -> None:
-        if not self.watching:
-            self.watching = True
-            sys.meta_path.insert(0, self)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "triton":
-            return None
-        self.watching = False
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            self.loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: Any) -> ModuleType | None:
-        return self.loader.create_module(spec)  # type: ignore[union-attr]
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)  # type: ignore[union-attr]
-        prepare("cpu")
-        if self.then is not None:
-            self.then()
-
-
-_later = _Later()
+_later = Later("triton", lambda: prepare("cpu"))
 
 
 def _driver() -> ModuleType:

@@ -247,10 +247,11 @@ def _narrowing(options: argparse.Namespace, op: str, chosen: Selection) -> Narro
     return made
 
 
-def prepare(chosen: Selection) -> None:
-    """Set this process up for the selection's device; raises UsageError where it is set up for the other one."""
+def prepare(chosen: Selection, apart: bool = False) -> None:
+    """Set this process up for the selection's device, as `Selection.prepare`; raises UsageError where it is set up for
+    the other one."""
     try:
-        chosen.prepare()
+        chosen.prepare(apart)
     except RuntimeError as error:
         raise UsageError(str(error)) from error
 

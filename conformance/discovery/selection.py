@@ -6,6 +6,7 @@ skipped with a reason. One process runs one device.
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,10 +60,19 @@ class Selection:
     def target(self, backend: str) -> str:
         return registry.target(backend, self.device)
 
-    def prepare(self) -> None:
-        """Set this process up for its device; before anything imports a kernel library."""
+    def prepare(self, apart: bool = False) -> None:
+        """Set this process up for its device; before anything imports a kernel library. `apart`: the kernel is a
+        user's and runs in another process, which sets a backend up on the CPU when it imports the library."""
         for name in self.backends:
-            registry.backend(name).prepare(self.device)
+            if not (apart and self.device == "cpu" and self._later(name)):
+                registry.backend(name).prepare(self.device)
+
+    def _later(self, name: str) -> bool:
+        """Whether a backend can be set up later, and probably need not be at all: importing its library takes longer
+        than many a check, and the file of the kernel does not speak of it."""
+        if self.kernel is None or not hasattr(registry.backend(name), "expect"):
+            return False
+        return re.search(rf"\b{name}\b", self.kernel[0].read_text(errors="replace")) is None
 
     def ceiling(self, backend: str) -> float:
         """Work per case above which a target drops it."""

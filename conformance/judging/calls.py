@@ -114,18 +114,21 @@ def _same_bits(a: torch.Tensor, b: Any) -> bool:
     return torch.equal(probe.raw(a), probe.raw(b))
 
 
-def call_under_instruments(j: Judgement, inputs: Inputs) -> None:
-    """Further calls within what the backend's interpreter or emulator offers: other schedules, a race detector."""
+def call_under_instruments(j: Judgement, inputs: Inputs, engines: Sequence[str]) -> None:
+    """Further calls within what these interpreters or emulators offer, on which kernels were launched: other schedules,
+    a race detector."""
+    left = set(engines)  # two languages on one engine have the same instruments
     for backend in registry.behind(j.subject.target):
-        offered = getattr(registry.backend(backend), "instruments", None)
-        for name in offered(j.subject.device) if offered else ():
+        module: Any = registry.backend(backend)
+        names = module.instruments(j.subject.device) if getattr(module, "ENGINE", None) in left else ()
+        for name in names:
+            left.discard(module.ENGINE)
             seen, found = trouble_on(j, inputs, conspicuous=j.conspicuous, instrument=(backend, name))
             if found is not None:
                 j.find(Check.UNDER.of(name), found.message, error=found.error, raised=found.raised)
                 return
-            if not seen.launched:
-                break  # no kernel of this backend is behind the function
-            j.reached(name)
+            if module.ENGINE in seen.launched:
+                j.reached(name)
 
 
 def many_calls(j: Judgement, trial: ManyCalls) -> None:

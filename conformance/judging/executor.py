@@ -70,7 +70,7 @@ class Observed:
     raised: Raised | None = None
     displaced: bool = False  # it raised because its kernels were set up for another device before
     lost: str | None = None  # the error that CUDA answers every further call of the kernel's process with
-    launched: bool = False  # a kernel was launched here
+    launched: list[str] = field(default_factory=list)  # the engines on which kernels were launched here
     on_host: list[str] = field(default_factory=list)  # outputs that lie on the CPU beside a GPU, or would
     settings: list[str] = field(default_factory=list)  # global state that was left changed
     consumed: list[str] = field(default_factory=list)  # what else of its process was changed
@@ -167,7 +167,7 @@ class InProcess:
             seen.lost = _lost(subject.device)
         finally:
             seen.settings, seen.consumed = state.changes()
-        seen.launched = backends.launches() > launches
+        seen.launched = sorted(backends.launches() - launches)
         seen.asked = sorted(subject.asked)
         if watch is not None:
             seen.watched, seen.broken, seen.library = True, watch.broken(), sorted(watch.library)
@@ -187,7 +187,7 @@ class InProcess:
     def _on_host(self, tensor: torch.Tensor, seen: Observed) -> bool:
         if self.device == "cuda":
             return tensor.device.type == "cpu"
-        return seen.launched and cuda_face.on_host(tensor)
+        return bool(seen.launched) and cuda_face.on_host(tensor)
 
     def _writers(self) -> list[Any]:
         """The contexts that tell who wrote an element: `writers(device)`, an optional part of the backend protocol."""

@@ -64,7 +64,7 @@ def _run(j: Judgement, trial: Trial) -> None:
                 calls.call_again(j, first.inputs, first.before, first.values)
             if first is not None and (trial.instrumented or j.case.sizes in j.subject.owed) and j.passes:
                 j.subject.owed.discard(j.case.sizes)
-                calls.call_under_instruments(j, first.inputs)
+                calls.call_under_instruments(j, first.inputs, first.engines)
             if first is not None and j.passes:
                 undefined.call_otherwise(j, first.inputs)
         case PropertyTrial():
@@ -87,11 +87,13 @@ def _run(j: Judgement, trial: Trial) -> None:
 
 
 class _Call(NamedTuple):
-    """A call that was checked: its inputs, what their buffers held before, and the outputs by name."""
+    """A call that was checked: its inputs, what their buffers held before, the outputs by name, and on which engines it
+    launched kernels."""
 
     inputs: Inputs
     before: dict[str, torch.Tensor]
     values: dict[str, Any]
+    engines: Sequence[str]
 
 
 def _first_call(j: Judgement, late: bool = False) -> _Call | None:
@@ -111,7 +113,7 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
     if not seen.returned:
         return None
     number = j.subject.compared["calls"]
-    first = _Call(inputs, before, call.check_returned(j, inputs, before, seen.values))
+    first = _Call(inputs, before, call.check_returned(j, inputs, before, seen.values), seen.launched)
     causes.remember(j, number)
     return first
 

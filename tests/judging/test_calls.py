@@ -724,13 +724,66 @@ def test_what_is_wrong_under_an_instrument_is_its_finding(monkeypatch, wrong, sa
 
     offered = {name: lambda name=name: instrument(name) for name in ("order", "races", "bounds")}
     monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
-    monkeypatch.setattr(registry, "backend", lambda name: SimpleNamespace(instruments=lambda device: offered))
+    backend = SimpleNamespace(ENGINE="interpreter", instruments=lambda device: offered)
+    monkeypatch.setattr(registry, "backend", lambda name: backend)
     j = judgement(fn=fn)
-    calls.call_under_instruments(j, j.contract.build(j.case))
+    calls.call_under_instruments(j, j.contract.build(j.case), ["interpreter"])
     (finding,) = j.outcome.findings
     assert finding.check == Check.UNDER.of("races") and finding.message.startswith(said)
     assert finding.raised == raised and (finding.error is None) == (said != "y: ")
     assert tried == ["order", "races"] and j.outcome.instruments == ["order"]  # nothing is asked after a failure
+
+
+@pytest.mark.parametrize(
+    ("engines", "tried"),
+    [
+        ([], []),
+        (["interpreter"], ["tiles"]),
+        (["emulator"], ["threads"]),
+        (["emulator", "interpreter"], ["threads", "tiles"]),
+        (["press"], []),
+    ],
+)
+def test_kernels_are_called_under_the_instruments_of_their_engine_once(monkeypatch, engines, tried):
+    """Two languages on the emulator offer the same; the first of them cannot run here; another offers none."""
+    entered = []
+
+    def offers(engine, *names):
+        made = {name: lambda name=name: entered.append(name) or contextlib.nullcontext() for name in names}
+        return SimpleNamespace(ENGINE=engine, instruments=lambda device: made)
+
+    languages = {
+        "slate": offers("emulator"),
+        "chalk": offers("emulator", "threads"),
+        "crayon": offers("emulator", "threads"),
+        "paper": offers("interpreter", "tiles"),
+        "blank": SimpleNamespace(),
+    }
+    monkeypatch.setattr(registry, "behind", lambda target: tuple(languages))
+    monkeypatch.setattr(registry, "backend", languages.__getitem__)
+
+    def fn(x):
+        for engine in engines:
+            with backends.running(engine=engine):
+                pass
+        return softmax(x)
+
+    j = judgement(fn=fn)
+    inputs = j.contract.build(j.case)
+    seen = j.call(inputs.arguments)
+    assert seen.launched == sorted(engines)
+    calls.call_under_instruments(j, inputs, seen.launched)
+    assert entered == j.outcome.instruments == tried
+
+
+def test_an_instrument_under_which_nothing_was_launched_has_not_reached_the_kernel(monkeypatch):
+    offered = {"tiles": contextlib.nullcontext}
+    backend = SimpleNamespace(ENGINE="interpreter", instruments=lambda device: offered)
+    monkeypatch.setattr(registry, "behind", lambda target: ("paper",))
+    monkeypatch.setattr(registry, "backend", lambda name: backend)
+    j = judgement(fn=softmax)
+    calls.call_under_instruments(j, j.contract.build(j.case), ["interpreter"])
+    assert j.passes and j.outcome.instruments == []
 
 
 def test_two_calls_that_share_their_buffers_have_one_layout():

@@ -28,7 +28,7 @@ def told(seen, asked=None, j=None):
 
 
 def returned(**about):
-    return Observed(values={"y": torch.ones(2, 3)}, **{"launched": True, "watched": True, **about})
+    return Observed(values={"y": torch.ones(2, 3)}, **{"launched": ["interpreter"], "watched": True, **about})
 
 
 NOTHING = "no kernel of a GPU language was launched: something else did the work"
@@ -43,14 +43,14 @@ def test_a_call_that_a_kernel_made_has_nothing_against_it():
 
 
 def test_work_that_no_kernel_did():
-    assert told(returned(launched=False)) == [NOTHING]
-    assert told(returned(launched=False), ASKED) == [NOTHING]
+    assert told(returned(launched=[])) == [NOTHING]
+    assert told(returned(launched=[]), ASKED) == [NOTHING]
     assert told(returned(), ASKED) == [NOBODY]
 
 
 @pytest.mark.parametrize("about", [dict(untrusted=False), dict(allow_library=True), dict(device="cuda")])
 def test_who_is_not_asked(about):
-    assert told(returned(launched=False), None, judgement(**about)) == []
+    assert told(returned(launched=[]), None, judgement(**about)) == []
     assert honesty.element(judgement(**about)) is None
 
 

@@ -617,7 +617,7 @@ class Followed:
         self.j = Judgement(about, trial)
         if first == "failed":
             self.j.find(Check.VALUES, "wrong")
-        self.first = None if first == "nothing" else judge._Call("inputs", "before", {"y": 1, "lse": 2})
+        self.first = None if first == "nothing" else judge._Call("inputs", "before", {"y": 1, "lse": 2}, ["emulator"])
         named = "takes_long call_again call_under_instruments check_property as_graph many_calls invalid_call"
         for name in f"{named} int64_index_output".split():
             monkeypatch.setattr(judge.calls, name, partial(self._note, name))
@@ -651,7 +651,7 @@ def test_what_each_kind_of_trial_calls(monkeypatch):
 
 
 def test_what_follows_a_call_on_a_case(monkeypatch):
-    again, under = ("call_again", "inputs", "before", {"y": 1, "lse": 2}), ("call_under_instruments", "inputs")
+    again, under = ("call_again", "inputs", "before", {"y": 1, "lse": 2}), ("call_under_instruments", "inputs", ["emulator"])
     otherwise = ("call_otherwise", "inputs")
     for watched, instrumented, asked in (
         (False, False, [otherwise]),

@@ -127,7 +127,7 @@ def _run(
         kept = [(region, packing.allocation_at(region.start)) for region in packed.regions]
         return [backends.Reached(region.start, region.bytes, (packed, room)) for region, room in kept]
 
-    with backends.running(reached):
+    with backends.running(reached, backends.EMULATOR):
         engine.ts_launch(
             ctypes.c_void_p(made.native.entry),
             pointers,
