@@ -123,7 +123,7 @@ def test_a_library_is_set_up_once_and_when_it_is_imported(tmp_path, monkeypatch)
     assert done == [64, "then"] and crayon.COLOURS == 64
     assert not later.watching and sys.meta_path == found
     monkeypatch.delitem(sys.modules, "crayon")
-    import crayon  # noqa: F811
+    import crayon
 
     assert done == [64, "then"]
 

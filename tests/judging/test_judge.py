@@ -651,7 +651,8 @@ def test_what_each_kind_of_trial_calls(monkeypatch):
 
 
 def test_what_follows_a_call_on_a_case(monkeypatch):
-    again, under = ("call_again", "inputs", "before", {"y": 1, "lse": 2}), ("call_under_instruments", "inputs", ["emulator"])
+    again = ("call_again", "inputs", "before", {"y": 1, "lse": 2})
+    under = ("call_under_instruments", "inputs", ["emulator"])
     otherwise = ("call_otherwise", "inputs")
     for watched, instrumented, asked in (
         (False, False, [otherwise]),
