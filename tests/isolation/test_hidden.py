@@ -1,5 +1,6 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
+import itertools
 import os
 import sys
 import threading
@@ -164,6 +165,12 @@ def test_memory_of_any_size_is_filled(dtype):
     own = torch.zeros(dtype.itemsize * 5 + 1, dtype=torch.uint8)[: dtype.itemsize * 5]
     Hidden(own.numpy(), own.clone().numpy(), dtype, DRAW)
     assert own.view(dtype).float().isfinite().all() and own.any()
+
+
+def test_of_8_bits_every_finite_code_is_drawn():
+    drawn = hidden._drawn(torch.float8_e5m2, 5001, DRAW)
+    assert len(drawn) == 5001 and set(drawn.tolist()) == set(range(64))
+    assert not hidden._drawn(torch.int8, 5001, DRAW).any()
 
 
 @pytest.fixture
@@ -390,6 +397,26 @@ def test_a_thread_that_runs_while_numbers_are_shown(operand, told, monkeypatch, 
         ended.set()
         thread.join()
     assert told == (["has another thread run while its operands are shown"] if works else [])
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_each_time_that_numbers_are_shown_another_thread_may_run_in(operand, told, monkeypatch, others):
+    """In a launch, and as the library copies or gives a number."""
+    runs = itertools.count()
+    monkeypatch.setattr(hidden.Others, "windows", 0)
+    monkeypatch.setattr(hidden, "_are_others", lambda: others)
+    monkeypatch.setattr(hidden, "_runs_of_others", lambda: {"7": str(next(runs))})
+    counted = []
+    with Host([operand[2]], DRAW):
+        one = torch.zeros(())
+        with backends.running():
+            one.fill_(3)
+        counted.append(hidden.Others.windows)
+        operand[1].clone()
+        counted.append(hidden.Others.windows)
+        one.item()
+        counted.append(hidden.Others.windows)
+    assert counted == ([1, 2, 3] if others else [0, 0, 0])
 
 
 def test_what_the_library_does_is_noted_in_any_call_and_thread(operand, told):

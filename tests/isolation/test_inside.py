@@ -637,6 +637,27 @@ def test_who_becomes_a_user_is_nothing_else(tmp_path):
     assert in_a_fork(becomes, tmp_path) == [[], [USER + 1, USER, USER + 1], [USER] * 3]
 
 
+@pytest.mark.parametrize("error", [PermissionError("takes root"), KeyboardInterrupt()])
+def test_who_cannot_become_a_user_ends_and_goes_on_with_nothing(monkeypatch, tmp_path, error):
+    """The process that was to end the user's; the one that asked for it goes on."""
+
+    def refuses(real, effective):
+        raise error
+
+    def ends():
+        monkeypatch.setattr(inside, "_become", refuses)
+        asking = os.getpid()
+        try:
+            inside.end_user(USER)
+        finally:
+            if os.getpid() != asking:
+                (tmp_path / "went on").touch()
+                os._exit(0)
+        return "went on"
+
+    assert in_a_fork(ends, tmp_path) == "went on" and not (tmp_path / "went on").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 def test_every_process_of_a_user_is_ended_and_no_other():
     def sleeping(user):

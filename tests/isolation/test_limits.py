@@ -143,7 +143,15 @@ def test_a_helper_that_ends_meanwhile(watched):
     def helper(recursive):
         return [SimpleNamespace(pid=7, cpu_times=gone)]
 
-    assert watched(*[(0.0, 0, 0.0)] * 40, idle=4.0, allowed=Limits(seconds=1000), helper=helper)[0].early
+    used = iter([1.0, 2.0, 2.0])
+
+    def with_another(recursive):
+        return [*helper(True), SimpleNamespace(pid=8, cpu_times=lambda: SimpleNamespace(user=next(used), system=0.0))]
+
+    for children in (helper, lambda recursive: gone(), with_another):
+        stuck = [(0.0, 0, 0.0)] * 40
+        assert watched(*stuck, idle=4.0, allowed=Limits(seconds=1000), helper=children)[0].early
+    assert list(used) == []  # the other one was asked for until it worked no more
 
 
 def test_memory_of_a_control_group(monkeypatch, tmp_path):

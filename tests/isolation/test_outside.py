@@ -185,6 +185,23 @@ def test_what_got_away_from_its_supervisor_is_ended_with_all_below_it(monkeypatc
     assert done == [("user", 61184)]
 
 
+@pytest.mark.parametrize("measures", [(), (Measure.PROCESSES,)])
+def test_what_got_away_is_looked_for_where_the_kernel_does_not_end_it(monkeypatch, measures):
+    """With a process table of its own it cannot get away, and another sandbox may have the same user."""
+    looked, waited = [], []
+    monkeypatch.setattr(Sandbox, "_kill_strays", lambda self: looked.append(self.pid))
+    monkeypatch.setattr(outside, "_wait_gone", waited.append)
+    sandbox = Sandbox(plan=Plan(frozenset(measures), {}))
+    sandbox.kill()
+    assert looked == waited == []  # nothing was started
+    sandbox.pid = 2**22 + 5  # of nobody
+    sandbox.kill()
+    assert looked == ([] if measures else [sandbox.pid]) and waited == []
+    sandbox._init = 2**22 + 6
+    sandbox.kill()
+    assert waited == [sandbox._init]
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("measures", [(), (Measure.PROCESSES,), (Measure.SECRECY,)])
 def test_a_sandbox_leaves_the_judge_s_process_as_it_was(tmp_path, measures, before):
@@ -238,6 +255,24 @@ def test_what_a_child_says_is_told_in_words():
     assert saying({"failed": None, "reason": "no"}).failed == (None, "no")
     assert outside._failure({"failed": "limits", "reason": "no"}) == "the child could not be confined: limits: no"
     assert outside._failure({"failed": None, "reason": "no"}) == "the child could not be confined: no"
+
+
+@pytest.mark.parametrize(
+    "look", [lambda sandbox: sandbox.notes, lambda sandbox: sandbox.processes(), lambda sandbox: sandbox.kill()]
+)
+def test_what_a_child_has_said_by_now_is_read(look):
+    """Before its notes are told, and before its init is told from its own processes."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    sandbox = Sandbox(plan=NONE)
+    sandbox.folder, sandbox._status, sandbox.pid, sandbox.user = "/tmp/x", read, 2**22 + 5, None
+    try:
+        os.write(write, b'{"init": 4194311}\n{"late": 2.0}\n')
+        look(sandbox)
+        assert sandbox._init == 4194311 and sandbox._said[-1] == {"late": 2.0}
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def test_lines_that_come_in_parts():

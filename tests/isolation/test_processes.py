@@ -243,6 +243,14 @@ def test_a_child_may_end_by_itself(tmp_path):
     assert child.code == 0 and (tmp_path / "put away").exists()
 
 
+def test_a_child_that_does_not_end_by_itself_is_ended():
+    child = fork(lambda connection: time.sleep(60))
+    assert child in processes.open_children
+    child.close(seconds=0.05)
+    assert child.code == -signal.SIGKILL and child.trace.closed and child.connection.closed
+    assert child not in processes.open_children
+
+
 def test_a_younger_child_does_not_hold_the_connection_of_an_elder(served):
     """Else the elder would not notice that its parent hung up."""
     elder = served(lambda request: request)
@@ -290,7 +298,12 @@ def test_a_fresh_process_dies_in_words_too(server, end, message):
 @pytest.mark.slow
 def test_a_fresh_process_started_by_a_thread_outlives_that_thread(server):
     started = []
-    thread = threading.Thread(target=lambda: started.append(spawn(server)))
+
+    def start():
+        started.append(spawn(server))
+        started[0].ask(("variable", "PATH"), seconds=60)  # it has settled by then
+
+    thread = threading.Thread(target=start)
     thread.start()
     thread.join()
     try:

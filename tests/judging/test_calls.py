@@ -318,7 +318,7 @@ def test_a_case_with_many_rows_is_made_smaller():
     assert calls.a_64th(replace(both, sizes=(("B", 400), ("H", 101), ("D", 99)))).size == {"B": 7, "H": 2, "D": 99}
 
 
-@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (0.5, True)])
+@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (calls.LONGEST / 64, False), (0.5, True)])
 def test_whether_many_rows_take_long(monkeypatch, seconds, long):
     clock = [0.0]
     monkeypatch.setattr(calls.time, "monotonic", lambda: clock[0])
@@ -905,3 +905,22 @@ def test_settings_that_a_call_leaves_changed_are_kept_for_the_end(manner, seen, 
     j = judgement(seen)
     assert j.call(j.contract.build(j.case).arguments, manner) is seen
     assert list(j.left) == left
+
+
+@pytest.mark.parametrize(
+    ("number", "found", "asked"), [(float("nan"), {}, 1), (float("nan"), {"o": "known"}, 0), (7.0, {}, 0), (0.0, {}, 0)]
+)
+def test_numbers_are_put_in_the_place_of_nan_where_that_hides_what_is_wrong(number, found, asked):
+    """In what no answer depends on; for outputs whose wrong elements are NaN, and of which nothing is known."""
+    contract, case, made = registry.contract("attention_decode"), case_of("attention_decode"), []
+
+    def fn(*operands, **params):
+        made.append(1)
+        raise RuntimeError("not again")
+
+    j = Judgement(subject(fn, "attention_decode"), CaseTrial(case))
+    expected = contract.expected(contract.build(case))
+    got = {"o": expected["o"].answer.float() + number}
+    verdicts = {"o": calls.compare.compare(got["o"], expected["o"], torch.float32)}
+    assert verdicts["o"].ok == (number == 0)
+    assert call._with_numbers(j, case, got, verdicts, found) == {} and len(made) == asked

@@ -148,6 +148,18 @@ def test_what_is_kept_from_the_first_call_of_each_new_size(fn, kept):
     assert told is None or told.startswith("of calls with sizes that are new to it the first is right")
 
 
+def test_what_is_kept_is_asked_of_several_draws_in_each_new_size():
+    """The first of them again after the others."""
+    given, kept = [], kept_by(lambda x: x.shape)
+    causes.kept_from_first(judgement(lambda x: given.append(x.clone()) or kept(x), case_of()), case_of())
+    shapes = list(dict.fromkeys(x.shape for x in given))
+    assert len(shapes) >= causes.NEW
+    for shape in shapes:
+        *draws, last = [x for x in given if x.shape == shape]
+        assert torch.equal(draws[0], last) and len(draws) == causes.DRAWS
+        assert len({str(x.tolist()) for x in draws}) == causes.DRAWS
+
+
 def test_what_is_kept_in_one_size_alone_is_not_enough():
     held, sizes = {}, []
 
@@ -274,7 +286,7 @@ def test_a_parameter_that_was_not_looked_at_needs_the_same_operands():
     assert causes._instead(j, replace(other, layouts=none), case) == ""
 
 
-def test_the_answer_of_an_earlier_call():
+def test_the_answer_of_an_earlier_call(monkeypatch):
     first, other, wide = case_of(rows=3, cols=7), case_of(seed=5, rows=3, cols=7), case_of(rows=3, cols=8)
     kept = SOFTMAX.expected(SOFTMAX.build(first))["y"].answer.float()
 
@@ -288,12 +300,15 @@ def test_the_answer_of_an_earlier_call():
         return causes._of_earlier_calls(j, other, values, wrong, expected if again else None)
 
     assert said(lambda x: kept.clone(), [wide, first]) == {"y": "the answer of an earlier call, call 2"}
+    assert said(lambda x: kept.clone(), [first, first]) == {"y": "the answer of an earlier call, call 2"}  # the latest
     assert said(lambda x: kept.clone(), [wide, other]) == {}
     assert said(lambda x: 2 * softmax(x), [wide, first]) == {}
     count = itertools.count()
     by_chance = lambda x: 2 * softmax(x) if next(count) % 2 else kept.clone()  # noqa: E731
     assert said(by_chance, [first]) == {}  # what the next call gives is neither right nor an earlier answer
     assert said(by_chance, [first], again=False) == {"y": "the answer of an earlier call, call 1"}
+    monkeypatch.setattr(causes, "tells", lambda answer, bad: False)  # it could come about otherwise
+    assert said(lambda x: kept.clone(), [wide, first]) == {}
 
 
 def test_of_many_earlier_calls_the_first_and_the_latest_are_looked_at():

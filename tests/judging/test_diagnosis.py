@@ -322,6 +322,34 @@ def test_errors_that_lean_one_way():
     assert "wrong:" not in text
 
 
+def test_a_mutant_that_is_right_leans_no_way():
+    """Nor is one near that is hardly nearer than the right answer."""
+    case, right, bad = case_of(), torch.ones(100), torch.ones(100, dtype=torch.bool)
+    answer, leaning = Expected(right.double()), compare.Verdict(math.inf, "errors lean one way")
+    wrong = 2 * right
+
+    def distance(mine, verdict, other):
+        return diagnosis._distance(case, False, mine, answer, verdict, other)
+
+    assert distance(right, leaning, right.clone()) is None and distance(wrong, leaning, wrong.clone()) is None
+    near = wrong * (1 + 2**-23)
+    assert distance(near, compare.Verdict(99.0, "wrong", bad=bad), wrong) > 0
+    assert distance(near, compare.Verdict(1.1, "wrong", bad=bad), wrong) is None
+
+
+@pytest.mark.parametrize(("others", "far"), [(0, 0.0), (110, 0.1), (111, None)])
+def test_how_far_errors_that_lean_are_from_a_mutants(others, far):
+    """One that leans alike gives the same in nine of ten elements."""
+    values = torch.linspace(1.1, 1.9, 1100, dtype=torch.float64)
+    mine, plain, answer = (values * (1 - 2**-9)).bfloat16(), values.bfloat16(), Expected(values)
+    other, apart = mine.clone(), (mine != plain).nonzero().flatten()[:others]
+    other[apart] = plain[apart]
+    leaning = compare.compare(mine, answer, torch.bfloat16)
+    assert not leaning.ok and leaning.bad is None
+    found = diagnosis._distance(replace(case_of(), dtype="bfloat16"), False, mine, answer, leaning, other)
+    assert found == (None if far is None else pytest.approx(far))
+
+
 def test_nothing_to_say_of_what_is_right():
     assert diagnose(softmax, case_of()) == ""
 

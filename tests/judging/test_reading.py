@@ -15,6 +15,7 @@ from touchstone.conformance.judging import causes, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Contract, From, Operand, Output
 from touchstone.reference import attention_decode, masked_attention, mla_decode, rope
 
 
@@ -1181,6 +1182,67 @@ def test_parameters_that_are_taken_for_others():
     assert tried("group_norm", {"groups": 3}, **size) == [*groups, *eps, *sizes]
     assert tried("group_norm", {"groups": 6}, **size)[:6] == [f"groups {other}, not 6" for other in (3, 1, 2, 32, 7, 5)]
     assert tried("rope", {"interleaved": True}) == ["interleaved False, not True"]
+
+
+def test_all_that_is_tried_of_a_call():
+    """By parameter, operand, axis and size; nothing of what is not given, of zeros, or of an axis of one element."""
+    contract = Contract(
+        operands={
+            "x": Operand("rows cols"),
+            "w": Operand("cols", ("contiguous", "none")),
+            "n": Operand("rows", ("contiguous",), torch.int32),
+        },
+        outputs={"y": Output("rows cols")},
+        sizes=[dict(rows=2, cols=3)],
+        values={"normal": lambda d: {}},
+        expect=lambda inputs, params, **options: {},
+        params={"scale": (0.5, None), "groups": (1, 2), "total": (From(lambda case: 7), 7)},
+        name="made",
+    )
+    case = plain_case(contract, "float32", "normal")
+    x, w, n = torch.ones(2, 3), torch.ones(3), torch.tensor([2, 4])
+
+    def tried(x, w, n):
+        rows, cols = x.shape
+        return texts(
+            reading._changes(contract, replace(case, sizes=(("rows", rows), ("cols", cols))), {"x": x, "w": w, "n": n})
+        )
+
+    def moved(letter, name):
+        return [
+            f"the first {letter} of {name} were every one",
+            f"each {letter} of {name} were the one before",
+            f"each {letter} of {name} were the one after",
+        ]
+
+    def padded(letter, *sizes):
+        what = "with 0 in the places that are new: padding that counts"
+        return [f"{letter} were {size}, {what}" for size in sizes]
+
+    parameters = [
+        "scale were None, not 0.5",
+        *("groups were 2, not 1", "groups were 0, not 1"),
+        *("total were 8, not 7", "total were 6, not 7"),
+    ]
+    counts = ["n were 0, 1, 2, ...", "each of n were one more", "each of n were one less"]
+    assert tried(x, w, n) == [
+        *parameters,
+        *("x were 0", "w were not given"),
+        *("all n were 2 (rows)", "all n were 3 (cols)", *counts),
+        *(*moved("rows", "x"), *moved("cols", "w"), *moved("rows", "n"), *moved("cols", "x")),
+        "rows and cols of x were the other way round in memory",
+        "w were indexed by rows, not by cols",
+        "w were indexed by cols % groups",
+        *("scale were 1/sqrt(rows)", "scale were 1/sqrt(cols)"),
+        *(*padded("rows", 8, 16, 32, 64, 128), *padded("cols", 4, 8, 16, 32, 64, 128)),
+    ]
+    assert tried(torch.zeros(1, 4), None, torch.tensor([4])) == [
+        *parameters,
+        *("all n were 1 (rows)", *counts),
+        *moved("cols", "x"),
+        "scale were 1/sqrt(cols)",
+        *padded("cols", 8, 16, 32, 64, 128),
+    ]
 
 
 def test_mathematics_that_give_nothing_tell_no_slices(monkeypatch):
