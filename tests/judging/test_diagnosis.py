@@ -332,7 +332,7 @@ def test_a_mutant_that_is_right_leans_no_way():
         return diagnosis._distance(case, False, mine, answer, verdict, other)
 
     assert distance(right, leaning, right.clone()) is None and distance(wrong, leaning, wrong.clone()) is None
-    near = wrong * (1 + 2**-23)
+    near = wrong * (1 + 2**-20)
     assert distance(near, compare.Verdict(99.0, "wrong", bad=bad), wrong) > 0
     assert distance(near, compare.Verdict(1.1, "wrong", bad=bad), wrong) is None
 
