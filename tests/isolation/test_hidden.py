@@ -419,6 +419,29 @@ def test_each_time_that_numbers_are_shown_another_thread_may_run_in(operand, tol
     assert counted == ([1, 2, 3] if others else [0, 0, 0])
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "ran"),
+    [
+        ({}, {}, False),
+        ({"7": "1"}, {"7": "1"}, False),
+        ({"7": "1"}, {"7": "2"}, True),
+        ({"7": "1"}, {}, True),
+        ({}, {"7": "1"}, True),
+    ],
+)
+def test_whether_another_thread_has_run(monkeypatch, before, after, ran):
+    """One that is gone has, and so has one that was not there before."""
+    threads = [before]
+    monkeypatch.setattr(hidden.Others, "windows", 0)
+    monkeypatch.setattr(hidden, "_are_others", lambda: bool(threads[0]))
+    monkeypatch.setattr(hidden, "_runs_of_others", lambda: threads[0])
+    others = hidden.Others()
+    others.begin()
+    threads = [after]
+    others.end()
+    assert hidden.Others.windows == ran
+
+
 def test_what_the_library_does_is_noted_in_any_call_and_thread(operand, told):
     with Host([operand[2]], DRAW) as host:
         operand[1].t().clone()[:2].zero_()

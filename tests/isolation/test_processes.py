@@ -243,6 +243,16 @@ def test_a_child_may_end_by_itself(tmp_path):
     assert child.code == 0 and (tmp_path / "put away").exists()
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_child_that_has_ended_is_known_to_be_gone(status):
+    child = fork(lambda connection: os._exit(status))
+    until = time.monotonic() + 10
+    while child.exited() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert child.exited() == child.code == status
+    child.close()
+
+
 def test_a_child_that_does_not_end_by_itself_is_ended():
     child = fork(lambda connection: time.sleep(60))
     assert child in processes.open_children

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -267,3 +268,10 @@ def test_a_kernel_that_opens_the_memory_of_processes_is_noted(tmp_path, path, no
         return tripwires.told()
 
     assert in_a_fork(opens, tmp_path) == ([f"opens {os.fsdecode(path)}"] if noted else [])
+
+
+def test_what_only_pythons_library_calls_is_nobodys():
+    """As in a thread of one of its pools: neither the kernel's, nor a launch that this package tells of."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(tripwires._by_the_kernel).result() is False
+        assert pool.submit(tripwires.asked_by_this_package).result() is False

@@ -673,6 +673,12 @@ def test_a_tensor_is_exchanged_in_one_expression_at_a_time():
     assert [value.tolist() for value in found] == [((Y * Y).exp() - X).tolist(), ((X * Y).exp() - Y).tolist()]
 
 
+def test_what_an_operation_gives_takes_the_place_of_a_tensor_by_its_expression():
+    """Though it has no name."""
+    found, _ = tried(lambda x, y: torch.maximum(y, x.exp()) * y, {"x": X, "y": Y})
+    assert same(found["`y` were `x.exp()`"], X.exp() * X.exp())
+
+
 def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
     found, _ = tried(lambda x, y: (x * y[:1]).exp(), {"x": X, "y": Y})
     assert not any(words.startswith(("`x` were `y[:1]`", "`y[:1]` were `x`")) for words in found)

@@ -80,6 +80,8 @@ def first_call(j):
     ("second", "said"),
     [
         (raised(RAISES), "a second call with the same inputs: raised"),
+        (raised(DECLINES, "not today"), "a second call with the same inputs: not today"),
+        (raised(CANNOT, "not here"), "a second call with the same inputs: not here"),
         (Observed(values="returned 2 values; expected 1"), "returned 2 values; expected 1"),
         (Observed(values={"y": None}), "y: a second call returns something else"),
         (Observed(values={"y": torch.zeros(3)}), "y: a second call returns something else"),
@@ -626,6 +628,8 @@ def test_the_precision_in_which_it_would_be_right(fn, passes):
     assert not verdicts["c"].ok
     assert call._passes_as(j, inputs, got, verdicts, again=True) == passes
     assert call._passes_as(j, inputs, got, verdicts, again=False) == passes
+    with_right = {**verdicts, "right": calls.compare.Verdict(0.5)}
+    assert call._passes_as(j, inputs, got, with_right, again=True) == passes
     declared = Judgement(subject(fn, "matmul", compute="tf32"), CaseTrial(case))
     assert call._passes_as(declared, inputs, got, verdicts, again=True) is None
     assert ("beyond tf32" in j.subject.compared) == (passes is None)

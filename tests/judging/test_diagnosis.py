@@ -350,6 +350,14 @@ def test_how_far_errors_that_lean_are_from_a_mutants(others, far):
     assert found == (None if far is None else pytest.approx(far))
 
 
+def test_where_the_cause_is_known_nothing_else_is_looked_for():
+    """Neither a mutant nor a factor, which both fit."""
+    told = diagnose(lambda x: softmax(x) * 1.005, case_of(), causes={"y": "it was kept"})
+    assert told.splitlines()[0] == "y: wrong: everything; it was kept"
+    twice = diagnose(lambda x: 2 * softmax(x), case_of(), causes={"other": "it was kept"}, mutants=False)
+    assert twice.splitlines()[0] == "y: wrong: everything; 2 x the answer (2)"
+
+
 def test_nothing_to_say_of_what_is_right():
     assert diagnose(softmax, case_of()) == ""
 

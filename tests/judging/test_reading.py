@@ -1269,3 +1269,18 @@ def test_of_many_slices_none_is_looked_for_in_others(cols, told):
     bad = compare.compare(got, contract.expected(contract.build(case))["y"], torch.float32).bad
     found = reading._slices_read(contract, case, "y", got, bad, float("inf"), "weight", "cols")
     assert found == ({0: 1, 1: 0} if told else None)
+
+
+def test_where_a_kernel_is_wrong_with_other_values():
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    other = contract.expected(contract.build(reading.again(case)))["y"].answer.float()
+
+    def wrong(given):
+        return reading._again_wrong(contract, case, "y", lambda asked: given if asked == reading.again(case) else None)
+
+    got, bad = wrong({"y": other})
+    assert torch.equal(got, other) and bad.shape == (3, 5) and not bad.any()
+    got, bad = wrong({"y": torch.cat([other[:2], 2 * other[2:]])})
+    assert bad.tolist() == [[False] * 5] * 2 + [[True] * 5]
+    for nothing in (None, {}, {"y": None}, {"y": other[:2]}):
+        assert wrong(nothing) is None

@@ -52,6 +52,21 @@ def test_every_layout_is_tested_here():
     assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *layouts.PAGES, *BROADCASTS} <= set(PLANS)
 
 
+def test_in_which_layouts_operands_are_tried():
+    """The plainest first, which the plain cases have."""
+    kinds = {
+        layouts.MATRIX: {"transposed", "sliced", "step", "offset", "broadcast", "broadcast_last"},
+        layouts.VECTOR: {"step", "offset", "broadcast_last"},
+        layouts.PAGES: {"interleaved", "heads_inside", "offset", "step"},
+        layouts.HEADS: {"heads_inside", "transposed", "sliced", "step", "offset", "broadcast"},
+        layouts.TABLE: {"transposed", "step", "sliced"},
+    }
+    for (first, *others), expected in kinds.items():
+        assert first == "contiguous" and set(others) == expected and len(others) == len(expected)
+    assert set(BROADCASTS) == {name for name in PLANS if name.startswith("broadcast")}
+    assert [layouts.far_axis(name) for name in FAR] == [0, 1, 2, 3, 4] and layouts.far_axis("step") is None
+
+
 @pytest.mark.parametrize(("name", "shape"), ALL)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_view_has_the_values(name, shape, dtype):
