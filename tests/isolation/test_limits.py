@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.isolation import limits
 from touchstone.conformance.isolation.limits import Limits, Watch
 from touchstone.conformance.isolation.processes import Death
@@ -168,3 +169,7 @@ def test_memory_of_a_control_group(monkeypatch, tmp_path):
     assert limits.available_memory() == 0
     (tmp_path / "memory.max").write_text("max")
     assert limits.available_memory() == 1000
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Limits) == []

@@ -13,6 +13,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
+from tests.fixed import changeable
 from tests.processes import in_a_fork
 from touchstone.conformance.isolation.sandbox import inside, outside
 from touchstone.conformance.isolation.sandbox.outside import NotConfined, Plan, Sandbox
@@ -389,3 +390,7 @@ def test_what_a_user_has_left_where_everybody_may_write_is_swept(tmp_path, monke
 def test_what_this_machine_lacks_is_asked_of_a_plan(monkeypatch):
     monkeypatch.setattr(outside, "offered", lambda *given: Plan(ALL - {Measure.LIMITS}, {Measure.LIMITS: "no"}))
     assert outside.lacking() == ["limits on memory, processes and files (no)"]
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Plan) == []

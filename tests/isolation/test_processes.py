@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.fixed import changeable
 from tests.processes import in_a_fork
 from touchstone.conformance.isolation import processes
 from touchstone.conformance.isolation.endings import ending, place
@@ -505,3 +506,7 @@ def test_a_debugger_has_no_terminal(monkeypatch, tmp_path, variable):
     assert in_a_fork(settled, tmp_path) == [variable is not None, 0]
     with pytest.raises(RuntimeError, match="no terminal: pass isolate='none'"):
         processes._no_debugger()
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Death) == []

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import trials
@@ -323,3 +324,7 @@ def test_equal_trials_are_one_in_a_set():
 
     assert set(made()) == set(made()) and len({*made(), *made(seed=1)}) == 14
     assert {type(trial) for trial in made()} == set(get_args(trials.Trial))
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(CaseTrial, PropertyTrial, InvalidCall, ManyCalls, OnStream, AsGraph, trials.Int64Index) == []

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.spec import baselines
 from touchstone.conformance.spec.baselines import Baseline, autograd, compiled, eager, library
 
@@ -95,3 +96,7 @@ def test_a_package_is_imported_where_it_is_used():
     with pytest.raises(ImportError):
         library("nothing_of_this_name")
     assert Baseline("x", lambda arguments: lambda: {}).dtypes is None
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Baseline, baselines.Bench) == []

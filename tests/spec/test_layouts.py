@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
 
@@ -229,3 +230,7 @@ def test_integers_lie_in_an_integer(integer, there):
     assert placed.view.tolist() == [[0, 1, 2], [3, 4, 5]]
     held, seen = placed.buffer.view(torch.int64), covered(placed)
     assert all(int(value) == there for at, value in enumerate(held) if at not in seen)
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(layouts.BufferView) == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.contract import From
@@ -190,3 +191,7 @@ def test_parameters_of_other_kinds():
     varlen = registry.contract("attention_varlen")
     follows = next(name for name, options in varlen.params.items() if isinstance(options[0], From))
     assert _param(follows, "7", varlen) == 7
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Narrowing) == []

@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import sharing
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.sharing import FEWEST, homes, shares
 
@@ -66,3 +68,7 @@ def test_what_no_variant_takes_is_in_no_share():
     found = shares(contract, {"a": HALF, "b": HALF}, cases)
     held = {case for share in found.values() for case in share.cases}
     assert held == {case for case in cases if case.dtype in HALF}
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(sharing.Share) == []
