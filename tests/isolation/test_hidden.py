@@ -14,7 +14,7 @@ from tests.processes import output_of
 from touchstone import backends
 from touchstone.backends import Reached
 from touchstone.conformance.isolation import guarded, hidden, tripwires
-from touchstone.conformance.isolation.hidden import ATTENDED, GIVEN, Hidden, Host, Window
+from touchstone.conformance.isolation.hidden import GIVEN, Hidden, Host, Window
 
 DRAW = np.random.default_rng(0)
 
@@ -296,7 +296,7 @@ class Draw:
         self.attends, self.standard_normal = attends, DRAW.standard_normal
 
     def random(self):
-        return ATTENDED / 2 if self.attends else ATTENDED
+        return 0.1999 if self.attends else 0.2
 
 
 class Looks:
@@ -379,6 +379,14 @@ def test_numbers_are_shown_to_nobody_else(operand, told, code):
             eval(compile(code, "/kernels/mine.py", "eval"), names)
         assert not np.array_equal(x.numpy(), given.numpy()) and not backends.kernel_running()
     assert told == [next((what for what, way in SHOWN_BY.items() if way == code), [*SHOWN_BY][1])]
+
+
+@pytest.mark.parametrize(("times", "noted"), [(16, False), (17, True)])
+def test_how_often_another_thread_may_have_run(operand, told, monkeypatch, times, noted):
+    monkeypatch.setattr(hidden.Others, "windows", times)
+    with Host([operand[2]], DRAW):
+        pass
+    assert told == (["has another thread run while its operands are shown"] if noted else [])
 
 
 @pytest.mark.parametrize("works", [False, True])

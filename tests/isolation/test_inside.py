@@ -239,6 +239,10 @@ def test_all_that_a_process_has_started_is_ended():
         ({"user": 61184}, True, False),  # nobody else is that user
         ({"measures": ALL - {Measure.LIMITS}}, True, False),
         ({}, False, False),  # in a namespace of users
+        ({"measures": frozenset({Measure.LIMITS, Measure.PROCESSES})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.FILES})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.NETWORK})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.SYSTEM_CALLS})}, False, True),
         ({"measures": frozenset({Measure.LIMITS})}, False, True),
     ],
 )

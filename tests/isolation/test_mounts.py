@@ -325,7 +325,7 @@ def test_a_view_as_the_system_has_it(root):
         pytest.skip("root may not make namespaces here")
     found, (home, covered, devices, shared) = told
     assert home == covered == shared == [] and set(devices) == {
-        *mounts.DEVICES,
+        *("null", "zero", "full", "random", "urandom"),
         *("fd", "stdin", "stdout", "stderr", "shm"),
     }
     places = {"/": "ro nosuid", "/dev": "ro nosuid", "/dev/null": "ro nosuid"}

@@ -320,7 +320,7 @@ def test_a_case_with_many_rows_is_made_smaller():
     assert calls.a_64th(replace(both, sizes=(("B", 400), ("H", 101), ("D", 99)))).size == {"B": 7, "H": 2, "D": 99}
 
 
-@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (calls.LONGEST / 64, False), (0.5, True)])
+@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (10 / 64, False), (0.5, True)])
 def test_whether_many_rows_take_long(monkeypatch, seconds, long):
     clock = [0.0]
     monkeypatch.setattr(calls.time, "monotonic", lambda: clock[0])
@@ -800,7 +800,7 @@ def test_memory_that_two_calls_return_is_a_finding_of_its_own():
 def test_what_a_diagnosis_may_call(monkeypatch, again):
     """The kernel on other cases, with the longest sums, with other NaN; once all of that costs too much, nothing."""
     j, given = judgement(), {}
-    j.subject.compared["answers"] = 0 if again else call.COMPARED_WITH_FAULTS
+    j.subject.compared["answers"] = 0 if again else 3
     monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: given.update(named) or {})
     monkeypatch.setattr(call.causes, "of_call", lambda *args: {})
     for module, name in (
@@ -828,7 +828,7 @@ def test_what_a_diagnosis_may_call(monkeypatch, again):
         if again
         else (None, None, None, None, False)
     )
-    assert j.subject.compared["answers"] == (1 if again else call.COMPARED_WITH_FAULTS + 1)
+    assert j.subject.compared["answers"] == (1 if again else 4)
 
 
 def test_the_longest_sums_of_a_contract(monkeypatch):
@@ -882,7 +882,7 @@ def test_after_each_of_many_calls_the_latest_outputs_are_looked_at_and_at_the_en
     j = judgement(trial=ManyCalls(case_of(rows=3, cols=7), 10))
     j.executor.reread = lambda tensors: looked.append(len(tensors))
     calls.many_calls(j, j.trial)
-    assert j.passes and looked == [*range(1, calls.HELD), *[calls.HELD] * (10 - calls.HELD), 10]
+    assert j.passes and looked == [*range(1, 6), *[6] * (10 - 6), 10]
     assert j.outcome.instruments[:4] == ["allocator poison", "global state", "input guards", "inputs unchanged"]
 
 

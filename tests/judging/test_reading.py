@@ -1284,3 +1284,26 @@ def test_where_a_kernel_is_wrong_with_other_values():
     assert bad.tolist() == [[False] * 5] * 2 + [[True] * 5]
     for nothing in (None, {}, {"y": None}, {"y": other[:2]}):
         assert wrong(nothing) is None
+
+
+@pytest.mark.parametrize(("work", "told"), [(2e8, True), (2e8 + 1, False)])
+def test_up_to_how_much_work_readings_are_tried(monkeypatch, work, told):
+    contract = registry.contract("rms_norm")
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    said_so = said("rms_norm", norm(lambda x, w, eps: rms(x, w.roll(1), eps)), rows=5, cols=7)
+    assert (said_so is not None) == told
+
+
+@pytest.mark.parametrize(("work", "sizes"), [(1e6, 3), (1e6 + 1, 0)])
+def test_in_which_sizes_readings_are_told_apart(monkeypatch, work, sizes):
+    """Those of little work, until there are three in which the kernel is wrong."""
+    contract, case = of_case("rms_norm", rows=2, cols=2)
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    changes = {str(number): reading._other_operand("weight", lambda w: 2 * w) for number in range(2)}
+    calls = []
+
+    def call(other):
+        calls.append(other)
+        return called(contract, norm(lambda x, w, eps: rms(x, 2 * w, eps)))(other)
+
+    assert reading.told_apart(contract, case, "y", changes, call) == changes and len(calls) == sizes
