@@ -591,3 +591,16 @@ def test_a_window_has_the_same_bytes_at_the_same_place():
     window.bytes(1024, 4).fill_(7)
     assert window.bytes(1022, 8).tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
     assert window.bytes(1024, 4).data_ptr() == window.bytes(1020, 8).data_ptr() + 4
+
+
+@pytest.mark.parametrize("write", [lambda x: x.fill_(3.0), lambda x: x.copy_(torch.full((4,), 3.0))])
+def test_memory_that_the_library_writes_to_is_known_from_then_on(operand, write):
+    """Such as that of a storage which it has not made."""
+    with Host([operand[2]], DRAW) as host:
+        own = torch.empty(0).set_(torch.UntypedStorage(16), 0, (4,), (1,))
+        assert host._over(own) == []
+        write(own)
+        assert len(host._over(own)) == 1
+        with backends.running():
+            assert own.tolist() == [3.0] * 4
+    assert own.tolist() == [3.0] * 4

@@ -138,6 +138,10 @@ def test_a_child_is_told_what_it_is_for_computing(monkeypatch):
     assert told["TMPDIR"] == told["TMP"] == told["TEMP"] == str(home / "tmp")
     own = {name: told[name] for name in outside.PRIVATE}
     assert own == {name: str(home / "cache" / folder) for name, folder in outside.PRIVATE.items()}
+    languages = {f"{name}_CACHE": name.lower() for name in ("TRITON", "NUMBA", "CUPY")}
+    for name, value in languages.items():
+        monkeypatch.setenv(name, value)
+    assert languages.items() <= sandbox.environment.items()
     assert told[outside.artefacts.GIVEN] == str(sandbox.given) == "/tmp/x/given"
 
 

@@ -359,7 +359,8 @@ def test_a_memory_of_the_judges_has_one_place_in_a_trial():
     assert slot(1000, 200) == (2048, 200)  # other memory at that address
     assert slot(4000, 0) != slot(4000, 0) or slot(4000, 0)[1] == 0
     assert slot(5000, WINDOW) == (WINDOW, WINDOW)  # no room in the window any more
-    assert slot(6000, WINDOW)[0] == 2 * WINDOW
+    assert slot(6000, WINDOW + 1)[0] == 2 * WINDOW == 1 << 27
+    assert slot(6500, WINDOW)[0] == 3 * WINDOW + (1 << 16)  # where any page begins
     assert slot(7000, 8) == (2560, 8)
     fresh = judges_end()
     assert fresh._slot(SimpleNamespace(address=1, size=WINDOW, part=None)).offset == 0
