@@ -212,7 +212,7 @@ def _sizes(sizes: Mapping[str, Any] | None, op: str, level: str, seed: int) -> d
         found = sizes_of(sizes, contract)
     except (TypeError, ValueError) as error:
         raise type(error)(f"sizes: {error}") from None
-    if missing := absent(found, contract, level, seed):
+    if missing := absent(found, contract, level):
         raise ValueError(f"sizes: {missing}")
     return found
 

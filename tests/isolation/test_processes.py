@@ -467,6 +467,55 @@ def test_a_child_that_hangs_up_and_goes_on_is_killed(monkeypatch):
     assert stays.death() == Death(Check.CRASH, "closed the connection to the judge") and stays.ended == ["killed"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("code", [None, -6])
+def test_a_child_that_is_aborted_is_killed_where_that_does_not_end_it(gone, code):
+    stays, signals = answering(), []
+
+    def send(number):
+        signals.append(number)
+        if gone:
+            raise psutil.NoSuchProcess(0)
+
+    def reap(seconds):
+        assert seconds > 0
+        if code is None:
+            raise psutil.TimeoutExpired(seconds)
+        return code
+
+    stays.process, stays._reap = SimpleNamespace(pid=0, send_signal=send), reap
+    stays.abort()
+    assert signals == [signal.SIGABRT] and stays.code == code and stays.ended == ["killed"]
+
+
+def test_processes_that_are_left_are_counted_and_ended(monkeypatch):
+    """But those that have ended by then, or wait for somebody to hear of it."""
+    waits, killed = [], []
+
+    class Left:
+        def __init__(self, state):
+            self.state = state
+
+        def status(self):
+            if self.state == "gone":
+                raise psutil.NoSuchProcess(7)
+            return self.state
+
+        def kill(self):
+            killed.append(self.state)
+
+    def wait_procs(some, timeout):
+        waits.append((list(some), timeout))
+        return [], waits[0][0][1:]
+
+    monkeypatch.setattr(processes.psutil, "wait_procs", wait_procs)
+    every = [
+        Left(state) for state in ("ended in time", "gone", psutil.STATUS_ZOMBIE, psutil.STATUS_SLEEPING, "running")
+    ]
+    assert processes.ended(iter(every)) == 2 and killed[-2:] == [psutil.STATUS_SLEEPING, "running"]
+    assert waits == [(every, processes.LEFT_SECONDS), (every[1:], processes.LEFT_SECONDS)]
+
+
 def test_a_child_that_cannot_say_that_it_is_the_one_to_go_is_settled_all_the_same(monkeypatch, tmp_path):
     """Where /proc is not to be written."""
 

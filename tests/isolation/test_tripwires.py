@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.utils import _python_dispatch
 
 from tests.processes import in_a_fork
 from touchstone.conformance.discovery import registry
@@ -275,3 +276,15 @@ def test_what_only_pythons_library_calls_is_nobodys():
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(tripwires._by_the_kernel).result() is False
         assert pool.submit(tripwires.asked_by_this_package).result() is False
+
+
+def test_who_asks_for_torchs_modes_is_given_them_and_noted_where_it_is_the_kernel(tmp_path):
+    def asks():
+        tripwires.set_up("softmax", tmp_path)
+        got = [torch._C._len_torch_dispatch_stack(), _python_dispatch._get_current_dispatch_mode_stack()]
+        before = tripwires.told()
+        code = "modes._get_current_dispatch_mode_stack()"
+        got.append(eval(compile(code, str(tmp_path / "mine.py"), "eval"), {"modes": _python_dispatch}))
+        return got, before, tripwires.told()
+
+    assert in_a_fork(asks, tmp_path) == [[0, [], []], [], ["looks through torch's modes"]]

@@ -592,6 +592,12 @@ def test_an_argument_as_it_was_a_step_before():
     assert not any("taken of `y[:1]`" in words for words in found)  # of another shape
 
 
+def test_a_step_before_is_that_of_the_first_two_arguments():
+    _, plain, _ = plainly(lambda x, y: torch.where(x > 0, x, y).exp(), {"x": X, "y": Y})
+    texts = [a.text for a in of_operations(plain) if "taken of what goes into it" in a.text]
+    assert len(texts) == 1 and "not of `torch.where(x > 0, x, y)`" in texts[0]
+
+
 def test_base_2_in_every_place_at_once():
     def reference(x):
         return (x - torch.logsumexp(x, -1, keepdim=True)).exp() * (x.exp() + 1.0).log()

@@ -828,6 +828,8 @@ def test_what_a_number_that_is_all_of_an_output_tells():
     assert not reading.tells(torch.tensor(torch.inf), one, call)
     assert not reading.tells(torch.zeros(9), torch.arange(9) < 2, call)
     assert reading.tells(torch.zeros(9), torch.arange(9) < 3, call)
+    for size, tells in ((2, True), (3, False)):  # of all of an output, as long as that is less than enough elements
+        assert reading.tells(torch.zeros(size), torch.arange(size) < 1, call) == tells
 
 
 def test_a_mutant_that_gives_something_where_the_answer_is_nothing():
@@ -1307,3 +1309,13 @@ def test_in_which_sizes_readings_are_told_apart(monkeypatch, work, sizes):
         return called(contract, norm(lambda x, w, eps: rms(x, 2 * w, eps)))(other)
 
     assert reading.told_apart(contract, case, "y", changes, call) == changes and len(calls) == sizes
+
+
+def test_with_which_other_values_a_kernel_is_called():
+    """Those of its family; plain ones three times where only a few elements are wrong."""
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    case = replace(case, values="large", seed=5)
+    for wrong, values in ((3, [("large", 6)]), (2, [("normal", 6), ("normal", 7), ("normal", 8)])):
+        found = reading.others(contract, case, torch.arange(15) < wrong)
+        assert [(other.values, other.seed) for other in found] == values
+        assert all(replace(other, values="large", seed=5) == case for other in found)

@@ -33,6 +33,27 @@ def test_a_condition_is_what_python_says(text, same):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f"D {operator} 24"
+            for operator in ("+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", ">=", "!=")
+        ),
+        *("-D", "+D", "~D", "D - 64", "not D - 64", "D is not Sk", "1 if causal else 0", "(D, Sk)[0] - 64"),
+        *("D in {64, 128}", "D not in [64, 128]", "D in (64, 128)", "causal and D", "causal or Sk"),
+        *("abs(D - 64)", "all([Sk, causal])", "any([causal, Sk > 64])", "len([D]) - 1", "sum([D, -64])"),
+        *("size['D'] - 64", "param['causal']", "layout['q'] == q == 'step'", "contiguous", "values == 'normal'"),
+    ],
+)
+def test_operators_functions_and_names_of_a_condition(text):
+    holds = condition(text, ATTENTION)
+    for case in CASES:
+        general = dict(size=case.size, param=case.param, layout=case.layout, dtype=case.dtype, values=case.values)
+        names = {**case.layout, **case.param, **case.size, **general, "contiguous": case.contiguous}
+        assert holds(case) is bool(eval(text, {}, names))
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("Dd == 64", "'Dd' is no name of a case of attention; there are .*, D, .*; did you mean 'D'"),
