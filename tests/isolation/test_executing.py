@@ -357,3 +357,25 @@ def test_what_is_beyond_the_window_is_not_hidden(shared):
     assert type(made._place(wire.Slot(WINDOW, 24), torch.float32)) is _Place
     assert type(made._place(wire.Slot(WINDOW - 24, 24), torch.float32)) is executing._Hidden
     assert type(made._place(wire.Slot(0, 0), None)) is _Place
+
+
+def test_of_a_gpus_operand_there_is_one_copy_in_a_trial(monkeypatch):
+    """Beside what is in the shared memory, or the part of it that is copied; looked up anew for each call."""
+    made, fetched = [], []
+
+    class Copied:
+        def __init__(self, *given):
+            made.append(given)
+
+        def fetch(self):
+            fetched.append(1)
+
+    monkeypatch.setattr(executing, "_Mirror", Copied)
+    calls = executing._Calls.__new__(executing._Calls)
+    room = {(0, 8): "all of it", (512, 4): "some of it"}
+    calls.shared = SimpleNamespace(bytes=lambda *where: room[where])
+    calls.executor, calls.window, calls.places = SimpleNamespace(device="cuda"), None, {}
+    whole, part = wire.Slot(0, 8), wire.Slot(512, 4, wire.Part("float32", (1,), (1,), 0))
+    first = calls._place(whole, None)
+    assert calls._place(whole, torch.float32) is first and calls._place(part, None) is not first
+    assert made == [("all of it", None, "cuda"), ("some of it", part.part, "cuda")] and len(fetched) == 3

@@ -217,6 +217,15 @@ def test_a_copy_of_what_is_hidden_is_hidden_whatever_its_type(operand, told, cop
     assert torch.equal(made, given.view(torch.int32)) and not told
 
 
+def test_numbers_that_the_library_makes_are_hidden_as_they_are_made(operand, told):
+    """Not what launchers decide by: integers, and a number alone."""
+    with Host([operand[2]], DRAW):
+        numbers, alone, counts = torch.ones(8), torch.ones(()), torch.ones(8, dtype=torch.int32)
+        seen = [each.numpy().copy() for each in (numbers, alone, counts)]
+    assert not (seen[0] == 1).any() and seen[1] == 1 and (seen[2] == 1).all()
+    assert numbers.tolist() == [1.0] * 8 and not told
+
+
 def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
     lengths = torch.arange(100, dtype=torch.int32)
     memory = Hidden(lengths.view(torch.uint8).numpy(), lengths.clone().view(torch.uint8).numpy(), None, DRAW)

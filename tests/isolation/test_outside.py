@@ -398,3 +398,20 @@ def test_what_this_machine_lacks_is_asked_of_a_plan(monkeypatch):
 
 def test_what_is_passed_on_cannot_be_changed():
     assert changeable(Plan) == []
+
+
+def test_what_all_processes_of_a_child_use():
+    """Of those that live."""
+
+    def process(user, system, resident):
+        times, memory = SimpleNamespace(user=user, system=system), SimpleNamespace(rss=resident)
+        return SimpleNamespace(cpu_times=lambda: times, memory_info=lambda: memory)
+
+    def gone():
+        raise outside.psutil.NoSuchProcess(7)
+
+    sandbox = Sandbox(plan=NONE)
+    assert sandbox.usage() == (0.0, 0) and sandbox.processes() == []
+    ended = SimpleNamespace(cpu_times=gone, memory_info=gone)
+    sandbox.processes = lambda: [process(1.0, 0.5, 100), ended, process(2.0, 0.25, 1000)]
+    assert sandbox.usage() == (3.75, 1100)

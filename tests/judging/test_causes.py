@@ -185,6 +185,12 @@ def test_sizes_that_are_new_and_of_little_work():
     }
 
 
+@pytest.mark.parametrize(("work", "some"), [(15.9, False), (16, True), (1e6, True), (1e6 + 1, False)])
+def test_how_much_work_a_size_has_that_is_made_new(monkeypatch, work, some):
+    monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
+    assert bool(list(causes._of_new_sizes(judgement(softmax, case_of()), case_of()))) == some
+
+
 @pytest.mark.parametrize("op", ["elementwise", "group_norm"])
 def test_sizes_of_any_number_of_axes_are_not_made_new(op):
     assert list(causes._of_new_sizes(judgement(softmax, case_of(op)), case_of(op))) == []
@@ -608,11 +614,14 @@ def test_an_earlier_answer_of_which_nothing_shows_is_not_named(monkeypatch):
 def test_where_no_further_call_can_be_made_what_is_found_is_given():
     case = case_of(rows=3, cols=7)
     inputs, expected = SOFTMAX.build(case), SOFTMAX.expected(SOFTMAX.build(case))
+    made = []
     for fn, again in ((lambda x: 2 * softmax(x), False), (lambda x: 1 / 0, True)):
-        j = judgement(fn, case)
+        made.clear()
+        j = judgement(lambda x, fn=fn: made.append(1) or fn(x), case)
         values = {"y": 2 * expected["y"].answer.float()}
         verdicts = {"y": compare.compare(values["y"], expected["y"], torch.float32)}
         assert causes.of_call(j, inputs, values, expected, verdicts, (), again=again) == {}
+        assert len(made) == again
 
 
 def test_a_call_that_is_wrong_alone_is_looked_for_on_a_cheap_case(monkeypatch):

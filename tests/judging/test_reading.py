@@ -292,6 +292,13 @@ def test_another_answer_has_to_be_apart_from_the_right_one():
     assert not reading._apart(Expected(far), Expected(right.answer[0]), bad, case)
 
 
+def test_a_reading_that_is_not_apart_from_the_right_answer_is_none(monkeypatch):
+    moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
+    assert "as if each cols of weight" in said("rms_norm", moved, rows=5, cols=7)
+    monkeypatch.setattr(reading, "_apart", lambda *given: False)
+    assert "as if" not in str(said("rms_norm", moved, rows=5, cols=7))
+
+
 def test_another_row_is_not_named_where_the_answer_is_nothing():
     answer = torch.linspace(1, 9, 40, dtype=torch.float64).reshape(4, 10)
     case = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=4, cols=10))

@@ -299,7 +299,7 @@ class _Finder:
         for number, keyword in enumerate(node.keywords):
             if keyword.arg is not None and not _is_untold(node, keyword):
                 self._without("drop argument", node, "keywords", number)
-        ordered = len(node.args) >= 2 and ast.unparse(node.func) not in EITHER_WAY
+        ordered = len(node.args) >= 2 and not _is_either_way(node)
         if ordered and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
             (start, middle), (other, end) = map(self._span, node.args[:2])
             swapped = self.text[other:end] + self.text[middle:other] + self.text[start:middle]
@@ -334,6 +334,18 @@ def _is_type(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return _is_type(node.left) or _is_type(node.right)
     return isinstance(node, ast.Subscript) and ast.unparse(node.value) in GENERIC
+
+
+def _is_either_way(call: ast.Call) -> bool:
+    """Whether a function means the same with its arguments exchanged: the larger of a whole number and another is."""
+    function = ast.unparse(call.func)
+    whole = any(isinstance(getattr(arg, "value", None), int) or _is_length(arg) for arg in call.args)
+    larger = function in ("min", "max") and len(call.args) == 2 and not call.keywords and whole
+    return function in EITHER_WAY or larger
+
+
+def _is_length(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "len"
 
 
 def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:
