@@ -230,3 +230,24 @@ def test_what_a_kernels_process_leaves_is_ended_and_noted(monkeypatch, code, lef
     assert asked == ([7] if left else []) and done == ["process", [os.getpid()] if left else [], "shared"]
     said = "processes that the kernel's had started, that were there after it, and were ended: 1"
     assert made.notes == [said] * left
+
+
+@pytest.mark.parametrize("untrusted", [False, True])
+def test_a_file_is_named_by_where_it_is(monkeypatch, tmp_path, untrusted):
+    """A process that is confined has another current folder."""
+    given = []
+
+    def refuses(connecting, *rest):
+        given.append(connecting)
+        raise CannotRun("not today")
+
+    monkeypatch.setattr(child, "confined" if untrusted else "fork", refuses)
+    monkeypatch.setattr(child, "shared_memory", lambda: SimpleNamespace())
+    monkeypatch.setattr(child, "execute", lambda connection, shared, subject: given.append(subject))
+    monkeypatch.chdir(tmp_path)
+    of = Subject("softmax", FileFunction(Path("mine.py"), "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+    with pytest.raises(CannotRun):
+        child.forked(of, [], child.execute)
+    if not untrusted:
+        given[0](None)  # what the fork runs
+    assert given[-1].fn == FileFunction(tmp_path / "mine.py", "fn")

@@ -928,3 +928,20 @@ def test_numbers_are_put_in_the_place_of_nan_where_that_hides_what_is_wrong(numb
     verdicts = {"o": calls.compare.compare(got["o"], expected["o"], torch.float32)}
     assert verdicts["o"].ok == (number == 0)
     assert call._with_numbers(j, case, got, verdicts, found) == {} and len(made) == asked
+
+
+@pytest.mark.parametrize(
+    ("by", "count", "precision"),
+    [(2e-6, 64, "tf32x3"), (1e-4, 64, "tf32"), (1e-2, 64, None), (2e-6, 24, "tf32x3"), (2e-6, 23, None)],
+)
+def test_the_highest_precision_in_which_enough_elements_would_be_right(by, count, precision):
+    """Where the kernel may not be called again."""
+    case = case_of("matmul", M=8, K=1, N=8)
+    j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case))
+    inputs = j.contract.build(case)
+    expected = j.contract.expected(inputs)
+    got = expected["c"].answer.float()
+    got.view(-1)[:count] *= 1 + by
+    verdicts = {"c": calls.compare.compare(got, expected["c"], torch.float32)}
+    assert int(verdicts["c"].bad.sum()) == count
+    assert call._passes_as(j, inputs, {"c": got}, verdicts, again=False) == precision

@@ -46,6 +46,7 @@ EITHER_WAY = {"torch.equal", "np.array_equal", "contextlib.suppress"}
 UNTOLD = {("zip", "strict"), ("lru_cache", "maxsize"), ("functools.lru_cache", "maxsize")}  # arguments, by function
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNCHANGED = (ast.Import, ast.ImportFrom, ast.Assert, ast.Global, ast.Nonlocal, ast.Pass)
+CLOCK = "time.monotonic()"  # which never reads the very instant: whether that counts nobody could tell
 GENERIC = {"Callable", "Iterable", "Mapping", "Sequence", "dict", "list", "np.ndarray", "set", "tuple"}
 NOT_RUN = ("annotation", "returns", "targets", "target", "type_params")  # fields of statements
 
@@ -262,6 +263,8 @@ class _Finder:
         if isinstance(node, ast.Compare):
             for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
                 token, others = COMPARED[type(operator)]
+                if CLOCK in map(ast.unparse, (left, right)) and len(others) == 2:
+                    others = others[1:]
                 self._between("comparison", left, right, token, others)
 
     def _boolean(self, node: ast.expr) -> None:

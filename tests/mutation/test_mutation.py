@@ -47,6 +47,8 @@ CHANGES = {
     "x = f(maxsize=8)": {"x = f(maxsize=9)", "x = f(maxsize=7)", "x = (f())"},
     "x = torch.equal(a, b)": set(),
     "x = max(len(a), b)": set(),
+    "x = time.monotonic() > end": {"x = time.monotonic() <= end"},
+    "x = end >= time.monotonic()": {"x = end < time.monotonic()"},
     "x = max(a, b)": {"x = max(b, a)"},
     "x = min(len(a), b, key=c)": {"x = min(b, len(a), key=c)", "x = (min(len(a), b))"},
     "with contextlib.suppress(a, b): f()": {"if True: f()", "with contextlib.suppress(a, b): pass"},
