@@ -288,3 +288,13 @@ def test_who_asks_for_torchs_modes_is_given_them_and_noted_where_it_is_the_kerne
         return got, before, tripwires.told()
 
     assert in_a_fork(asks, tmp_path) == [[0, [], []], [], ["looks through torch's modes"]]
+
+
+@pytest.mark.parametrize("code", ["_thread.start_new_thread(print, ())", "threading.Thread(target=print).start()"])
+def test_threads_are_seen_to_be_started_by_whichever_module(tmp_path, code):
+    def starts():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(f"import _thread, threading\n{code}", str(tmp_path / "mine.py"), "exec"), {"print": lambda: None})
+        return tripwires.told()
+
+    assert in_a_fork(starts, tmp_path) == ["starts a thread"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from touchstone.conformance.judging import operations
+from touchstone.conformance.judging import alterations, operations
 from touchstone.conformance.judging.alterations import _argument, of_operations, of_words
 from touchstone.conformance.judging.operations import Run, outputs_of
 
@@ -775,3 +775,15 @@ def test_an_argument_as_it_is_written():
     call = ast.parse("torch.where(m, x + 1, y)", mode="eval").body
     assert [_argument(call, at) for at in range(4)] == ["m", "x + 1", "y", "the first"]
     assert _argument(ast.parse("x + y", mode="eval").body, 0) == "the first"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(("a", "b"), [((2, 3, 20), (2, 20, 4)), ((3, 20), (20, 4)), ((3, 20), (20,)), ((20,), (20,))])
+def test_of_any_product_one_operand_has_the_terms_of_the_tile_before(side, a, b):
+    """From term 16 on those from 8 on."""
+    a, b = (torch.randn(shape, dtype=F64) for shape in (a, b))
+    index = [*range(16), *range(8, 12)]
+    moved_b = b[index] if b.ndim == 1 else b[..., index, :]
+    expected = torch.matmul(a, moved_b) if side else torch.matmul(a[..., index], b)
+    operation = SimpleNamespace(args=(a, b), of=torch.matmul)
+    assert torch.equal(alterations._terms_of_one(side, 16, 8, operation), expected)

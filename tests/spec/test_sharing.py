@@ -72,3 +72,11 @@ def test_what_no_variant_takes_is_in_no_share():
 
 def test_what_is_passed_on_cannot_be_changed():
     assert changeable(sharing.Share) == []
+
+
+def test_a_dtype_without_cases_is_nobodys_share():
+    contract = registry.contract("softmax")
+    cases = [case for case in plan(contract, "quick").cases if case.dtype == "float16"]
+    made = shares(contract, {"one": contract.dtypes, "other": contract.dtypes}, cases)
+    assert made["one"].cases | made["other"].cases == set(cases)
+    assert shares(contract, {"one": ("float32",)}, cases)["one"].cases == frozenset()
