@@ -93,7 +93,7 @@ def check(
     _share("coverage", coverage)
     rules = Known() if known is None else read_known(known, registry.contract(op))
     skip = {rule.reason: rule.where for rule in rules.skip}
-    narrowing = Narrowing(dtypes, where, _sizes(sizes, op, level, seed or 0), skip or None)
+    narrowing = Narrowing(dtypes, where, _sizes(sizes, op, level), skip or None)
     _one_of("arch", arch, (None, *launching.ARCHITECTURES))
     device = device or ("cpu" if cuda_unavailable() else "cuda")
     if device == "cuda" and arch is not None:
@@ -203,7 +203,7 @@ def _validate(op, fn, device, level, dtypes, where, outputs, compute) -> None:
         raise ValueError(f"device: 'cuda' cannot be used here: {reason}; pass device='cpu'")
 
 
-def _sizes(sizes: Mapping[str, Any] | None, op: str, level: str, seed: int) -> dict[str, list[Any]] | None:
+def _sizes(sizes: Mapping[str, Any] | None, op: str, level: str) -> dict[str, list[Any]] | None:
     """The sizes that are asked for, each axis with a list; TypeError or ValueError for what the op has not."""
     if sizes is None:
         return None
@@ -212,7 +212,7 @@ def _sizes(sizes: Mapping[str, Any] | None, op: str, level: str, seed: int) -> d
         found = sizes_of(sizes, contract)
     except (TypeError, ValueError) as error:
         raise type(error)(f"sizes: {error}") from None
-    if missing := absent(found, contract, level, seed):
+    if missing := absent(found, contract, level):
         raise ValueError(f"sizes: {missing}")
     return found
 

@@ -226,7 +226,7 @@ def _narrowing(options: argparse.Namespace, op: str, chosen: Selection) -> Narro
             sizes = narrowing.parse_sizes(options.sizes, contract)
         except (ValueError, TypeError) as error:
             raise UsageError(f"--sizes: {error}") from None
-        if missing := narrowing.absent(sizes, contract, chosen.level, chosen.seed):
+        if missing := narrowing.absent(sizes, contract, chosen.level):
             raise UsageError(f"--sizes: {missing}")
     if options.where is not None:
         given["--where"] = options.where

@@ -159,13 +159,13 @@ class Runner:
         self.close()
         return message + f"{self.trials[child.judged[-1]].id} had been judged" if child.judged else None
 
-    def _ask(self, index: int, suspect: bool = True) -> Outcome | Death:
+    def _ask(self, index: int) -> Outcome | Death:
         """The answer of the child, or of a fresh process where the fork may be to blame for that of a forked one."""
         if self._child is None:
             self._start()
         child = self._child
         assert child is not None
-        doubted = suspect and self.mode == "fork" and not self._fork_trusted
+        doubted = self.mode == "fork" and not self._fork_trusted
         answer = child.judge(index, self.limits, idle=IDLE_SECONDS if doubted else None)
         blamed = _blames_fork(answer) if isinstance(answer, Outcome) else answer.check in (Check.CRASH, Check.HANG)
         if isinstance(answer, Death):
@@ -187,7 +187,7 @@ class Runner:
             )
             return elsewhere
         if isinstance(answer, Death) and answer.early:
-            return self._ask(index, suspect=False)
+            return self._ask(index)
         return answer
 
     def _replaced(self, index: int, answer: Outcome) -> Outcome | Death:
@@ -204,7 +204,7 @@ class Runner:
         self.close()
         self._child = child
         self._modes.append("spawn")
-        return self._ask(index, suspect=False)
+        return self._ask(index)
 
     def _repeat(self, indices: Sequence[int]) -> Outcome | Death | None:
         """Judge these again in a fresh process. None where that is not possible, or shows no more than the forked one.

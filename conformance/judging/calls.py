@@ -289,9 +289,9 @@ def cases_of(trial: Trial, contract: Contract) -> list[Case]:
         plain = replace(trial.case, layouts=cases[-1].layouts) if place % 2 else trial.case
         case = replace(plain, seed=trial.case.seed + 1000 * number)
         if place in (4, 6) and layouts:
-            case = replace(case, layouts=layouts[(2 * turn + place // 6) % len(layouts)].layouts)
+            case = replace(case, layouts=layouts[(2 * turn + (place == 6)) % len(layouts)].layouts)
         elif place in (1, 5) and drawn:
-            case = replace(cases[-1], mirrored=drawn[(2 * turn + place // 5) % len(drawn)])
+            case = replace(cases[-1], mirrored=drawn[(2 * turn + (place == 5)) % len(drawn)])
         elif place == 7 and drawn:
             case = replace(cases[-1], altered=drawn[turn % len(drawn)])
         elif place == 3 and params:

@@ -545,8 +545,7 @@ def related(
     unit = budget.EPS.get(got.dtype, 0.0)  # 0 for integers
     tolerance = 2 * allowed + 2 * unit * value.abs()
     names = {**CONSTANTS, **_case_constants(case)}
-    steady = torch.isfinite(wrong) & torch.isfinite(answer[bad])
-    hints = [_fitted(value, answer, tolerance, bad, names, unit)] if most(steady) else []
+    hints = [_fitted(value, answer, tolerance, bad, names, unit)]
     if moved := _moved(value, answer, tolerance, axes):
         hints.append((1.0, moved))
     elif not where_alike(expected, got, bad):

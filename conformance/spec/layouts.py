@@ -89,22 +89,19 @@ def _swapped(first: int, second: int):
     def plan(shape):
         axes = list(range(len(shape)))
         axes[first], axes[second] = axes[second], axes[first]
-        stored = _strides(tuple(shape[a] for a in axes))
-        strides = [0] * len(shape)
-        for position, axis in enumerate(axes):
-            strides[axis] = stored[position]
-        return shape, strides, 0
+        return _stored(shape, axes)
 
     return plan
 
 
 def _channels_last(shape):
-    order = [0, *range(2, len(shape)), 1]
-    stored = _strides(tuple(shape[a] for a in order))
-    strides = [0] * len(shape)
-    for position, axis in enumerate(order):
-        strides[axis] = stored[position]
-    return shape, strides, 0
+    return _stored(shape, [0, *range(2, len(shape)), 1])
+
+
+def _stored(shape: tuple[int, ...], order: Sequence[int]):
+    """Of axes that lie in memory in this order, the outermost first."""
+    strides = dict(zip(order, _strides(tuple(shape[axis] for axis in order)), strict=True))
+    return shape, [strides[axis] for axis in range(len(shape))], 0
 
 
 def _sliced(shape):

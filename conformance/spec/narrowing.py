@@ -260,9 +260,9 @@ def _layout(name: str, text: str, contract: Contract) -> str:
     return text
 
 
-def absent(sizes: Mapping[str, Sequence[Any]], contract: Contract, level: str, seed: int = 0) -> str | None:
+def absent(sizes: Mapping[str, Sequence[Any]], contract: Contract, level: str) -> str | None:
     """A sentence about the first size that no case of a level has; None where each is some case's."""
-    cases = plan(contract, level, seed).cases
+    cases = plan(contract, level).cases
     for axis, wanted in sizes.items():
         present = sorted({case.size[axis] for case in cases})
         for value in wanted:

@@ -32,7 +32,7 @@ def shares(contract: Contract, takes: Mapping[str, Sequence[str]], cases: Sequen
     for dtype in contract.dtypes:
         at_home = [name for name in takes if dtype in dtypes[name]]
         offered = [case for case in cases if case.dtype == dtype]
-        if not at_home or not offered:
+        if not offered:
             continue
         each = min(len(at_home), math.ceil(FEWEST * len(at_home) / len(offered)))
         for turn, case in enumerate(offered):

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
@@ -214,3 +215,39 @@ def test_what_comes_of_judging_a_trial(monkeypatch):
 def test_only_a_sandbox_has_something_to_note():
     assert calling([]).notes == []
     assert not calling([]).spent
+
+
+@pytest.mark.parametrize(("code", "left"), [(None, 1), (0, 0)])
+def test_what_a_kernels_process_leaves_is_ended_and_noted(monkeypatch, code, left):
+    """But of one that has ended, which has no processes below it; nor one that is gone by then."""
+    asked, done = [], []
+    monkeypatch.setattr(child, "below", lambda pid: asked.append(pid) or [os.getpid(), 2**22 + 5])
+    monkeypatch.setattr(child, "ended", lambda started: done.append([each.pid for each in started]) or len(started))
+    made = calling(done)
+    made.process.exited, made.process.process = lambda: code, SimpleNamespace(pid=7)
+    assert made.notes == []
+    made.close()
+    assert asked == ([7] if left else []) and done == ["process", [os.getpid()] if left else [], "shared"]
+    said = "processes that the kernel's had started, that were there after it, and were ended: 1"
+    assert made.notes == [said] * left
+
+
+@pytest.mark.parametrize("untrusted", [False, True])
+def test_a_file_is_named_by_where_it_is(monkeypatch, tmp_path, untrusted):
+    """A process that is confined has another current folder."""
+    given = []
+
+    def refuses(connecting, *rest):
+        given.append(connecting)
+        raise CannotRun("not today")
+
+    monkeypatch.setattr(child, "confined" if untrusted else "fork", refuses)
+    monkeypatch.setattr(child, "shared_memory", lambda: SimpleNamespace())
+    monkeypatch.setattr(child, "execute", lambda connection, shared, subject: given.append(subject))
+    monkeypatch.chdir(tmp_path)
+    of = Subject("softmax", FileFunction(Path("mine.py"), "fn"), "fn", "user@cpu", "cpu", untrusted=untrusted)
+    with pytest.raises(CannotRun):
+        child.forked(of, [], child.execute)
+    if not untrusted:
+        given[0](None)  # what the fork runs
+    assert given[-1].fn == FileFunction(tmp_path / "mine.py", "fn")

@@ -117,6 +117,10 @@ def test_a_confined_child_ends_with_its_sandbox(monkeypatch):
     assert box.done == [signal.SIGABRT] * 2 + [("reaped", confined.ABORT_SECONDS), "killed", "child killed"]
     assert made.code == -6
     box.done.clear()
+    monkeypatch.setattr(Confined, "_reap", lambda self, seconds: (_ for _ in ()).throw(psutil.TimeoutExpired(seconds)))
+    made.abort()  # it does not end by itself
+    assert box.done == [signal.SIGABRT] * 2 + ["killed", "child killed"]
+    box.done.clear()
     made.close(2.0)
     assert box.done == [("child closed", 2.0), "closed"]
 

@@ -13,7 +13,7 @@ from touchstone.conformance.discovery import launching
 from touchstone.conformance.discovery.importing import FileFunction
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import executing, wire
-from touchstone.conformance.isolation.executing import NEAR, _Memory, _Mirror, _Place
+from touchstone.conformance.isolation.executing import _Memory, _Mirror, _Place
 from touchstone.conformance.isolation.shared import WINDOW, Shared
 from touchstone.conformance.judging.executor import PLAIN
 
@@ -35,15 +35,15 @@ def test_the_memory_of_a_tensor():
     memory = _Memory.of(whole[10:20])
     assert (memory.begin, memory.end) == (whole.data_ptr(), whole.data_ptr() + 200)  # a small storage counts whole
     assert memory.bytes().tolist() == whole.view(torch.uint8).tolist()
-    large = torch.zeros(NEAR + 512, dtype=torch.uint8)
+    large = torch.zeros(2**20 + 512, dtype=torch.uint8)
     some = large[5:15:3]
     memory = _Memory.of(some)
     assert (memory.begin - large.data_ptr(), memory.end - large.data_ptr()) == (5, 15)
     large[5:15] = torch.arange(10)
     assert memory.bytes().tolist() == list(range(10))
-    assert _Memory.of(large[: NEAR // 2]).end - large.data_ptr() == NEAR + 512  # it is not much larger
-    just = torch.zeros(NEAR, dtype=torch.uint8)
-    assert _Memory.of(just[:1]).end - just.data_ptr() == NEAR
+    assert _Memory.of(large[: 2**20 // 2]).end - large.data_ptr() == 2**20 + 512  # it is not much larger
+    just = torch.zeros(2**20, dtype=torch.uint8)
+    assert _Memory.of(just[:1]).end - just.data_ptr() == 2**20
 
 
 def test_stretches_of_memory_meet_and_cover():
@@ -357,3 +357,25 @@ def test_what_is_beyond_the_window_is_not_hidden(shared):
     assert type(made._place(wire.Slot(WINDOW, 24), torch.float32)) is _Place
     assert type(made._place(wire.Slot(WINDOW - 24, 24), torch.float32)) is executing._Hidden
     assert type(made._place(wire.Slot(0, 0), None)) is _Place
+
+
+def test_of_a_gpus_operand_there_is_one_copy_in_a_trial(monkeypatch):
+    """Beside what is in the shared memory, or the part of it that is copied; looked up anew for each call."""
+    made, fetched = [], []
+
+    class Copied:
+        def __init__(self, *given):
+            made.append(given)
+
+        def fetch(self):
+            fetched.append(1)
+
+    monkeypatch.setattr(executing, "_Mirror", Copied)
+    calls = executing._Calls.__new__(executing._Calls)
+    room = {(0, 8): "all of it", (512, 4): "some of it"}
+    calls.shared = SimpleNamespace(bytes=lambda *where: room[where])
+    calls.executor, calls.window, calls.places = SimpleNamespace(device="cuda"), None, {}
+    whole, part = wire.Slot(0, 8), wire.Slot(512, 4, wire.Part("float32", (1,), (1,), 0))
+    first = calls._place(whole, None)
+    assert calls._place(whole, torch.float32) is first and calls._place(part, None) is not first
+    assert made == [("all of it", None, "cuda"), ("some of it", part.part, "cuda")] and len(fetched) == 3

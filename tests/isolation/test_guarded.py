@@ -4,6 +4,7 @@ import builtins
 import functools
 import signal
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -132,3 +133,17 @@ def test_numbers_are_hidden_while_an_authors_function_runs(author, monkeypatch):
     with guarded.unseeing(states.append, lambda: None):
         author["look"]()
     assert states == []
+
+
+def test_what_backends_call_is_guarded_too(monkeypatch):
+    """Modules of names that they tell, and the classes that these define."""
+    paper, other = ModuleType("paper_language.core"), ModuleType("paper_languages")
+    own = type("Own", (), {"__module__": paper.__name__, "run": lambda self: None})
+    paper.Own, paper.Other, paper.run = own, type("Other", (), {}), lambda: None
+    for module in (paper, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    known = {id(owner) for owner, _ in guarded._owners()}
+    assert not {id(paper), id(own)} & known
+    monkeypatch.setattr(backends, "called", [r"paper_language(\.\w+)?"])
+    found = {id(owner) for owner, _ in guarded._owners()} - known
+    assert found == {id(paper), id(own)}

@@ -1,5 +1,6 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
+import itertools
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from tests.processes import output_of
 from touchstone import backends
 from touchstone.backends import Reached
 from touchstone.conformance.isolation import guarded, hidden, tripwires
-from touchstone.conformance.isolation.hidden import ATTENDED, GIVEN, Hidden, Host, Window
+from touchstone.conformance.isolation.hidden import GIVEN, Hidden, Host, Window
 
 DRAW = np.random.default_rng(0)
 
@@ -166,6 +167,12 @@ def test_memory_of_any_size_is_filled(dtype):
     assert own.view(dtype).float().isfinite().all() and own.any()
 
 
+def test_of_8_bits_every_finite_code_is_drawn():
+    drawn = hidden._drawn(torch.float8_e5m2, 5001, DRAW)
+    assert len(drawn) == 5001 and set(drawn.tolist()) == set(range(64))
+    assert not hidden._drawn(torch.int8, 5001, DRAW).any()
+
+
 @pytest.fixture
 def told(monkeypatch):
     monkeypatch.setattr(tripwires, "_told", notes := [])
@@ -208,6 +215,15 @@ def test_a_copy_of_what_is_hidden_is_hidden_whatever_its_type(operand, told, cop
         made = copied(x)
         assert made.tolist() != given.view(torch.int32).tolist()
     assert torch.equal(made, given.view(torch.int32)) and not told
+
+
+def test_numbers_that_the_library_makes_are_hidden_as_they_are_made(operand, told):
+    """Not what launchers decide by: integers, and a number alone."""
+    with Host([operand[2]], DRAW):
+        numbers, alone, counts = torch.ones(8), torch.ones(()), torch.ones(8, dtype=torch.int32)
+        seen = [each.numpy().copy() for each in (numbers, alone, counts)]
+    assert not (seen[0] == 1).any() and seen[1] == 1 and (seen[2] == 1).all()
+    assert numbers.tolist() == [1.0] * 8 and not told
 
 
 def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
@@ -289,7 +305,7 @@ class Draw:
         self.attends, self.standard_normal = attends, DRAW.standard_normal
 
     def random(self):
-        return ATTENDED / 2 if self.attends else ATTENDED
+        return 0.1999 if self.attends else 0.2
 
 
 class Looks:
@@ -374,6 +390,14 @@ def test_numbers_are_shown_to_nobody_else(operand, told, code):
     assert told == [next((what for what, way in SHOWN_BY.items() if way == code), [*SHOWN_BY][1])]
 
 
+@pytest.mark.parametrize(("times", "noted"), [(16, False), (17, True)])
+def test_how_often_another_thread_may_have_run(operand, told, monkeypatch, times, noted):
+    monkeypatch.setattr(hidden.Others, "windows", times)
+    with Host([operand[2]], DRAW):
+        pass
+    assert told == (["has another thread run while its operands are shown"] if noted else [])
+
+
 @pytest.mark.parametrize("works", [False, True])
 def test_a_thread_that_runs_while_numbers_are_shown(operand, told, monkeypatch, works):
     monkeypatch.setattr(hidden.Others, "windows", 0)
@@ -390,6 +414,49 @@ def test_a_thread_that_runs_while_numbers_are_shown(operand, told, monkeypatch, 
         ended.set()
         thread.join()
     assert told == (["has another thread run while its operands are shown"] if works else [])
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_each_time_that_numbers_are_shown_another_thread_may_run_in(operand, told, monkeypatch, others):
+    """In a launch, and as the library copies or gives a number."""
+    runs = itertools.count()
+    monkeypatch.setattr(hidden.Others, "windows", 0)
+    monkeypatch.setattr(hidden, "_are_others", lambda: others)
+    monkeypatch.setattr(hidden, "_runs_of_others", lambda: {"7": str(next(runs))})
+    counted = []
+    with Host([operand[2]], DRAW):
+        one = torch.zeros(())
+        with backends.running():
+            one.fill_(3)
+        counted.append(hidden.Others.windows)
+        operand[1].clone()
+        counted.append(hidden.Others.windows)
+        one.item()
+        counted.append(hidden.Others.windows)
+    assert counted == ([1, 2, 3] if others else [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ran"),
+    [
+        ({}, {}, False),
+        ({"7": "1"}, {"7": "1"}, False),
+        ({"7": "1"}, {"7": "2"}, True),
+        ({"7": "1"}, {}, True),
+        ({}, {"7": "1"}, True),
+    ],
+)
+def test_whether_another_thread_has_run(monkeypatch, before, after, ran):
+    """One that is gone has, and so has one that was not there before."""
+    threads = [before]
+    monkeypatch.setattr(hidden.Others, "windows", 0)
+    monkeypatch.setattr(hidden, "_are_others", lambda: bool(threads[0]))
+    monkeypatch.setattr(hidden, "_runs_of_others", lambda: threads[0])
+    others = hidden.Others()
+    others.begin()
+    threads = [after]
+    others.end()
+    assert hidden.Others.windows == ran
 
 
 def test_what_the_library_does_is_noted_in_any_call_and_thread(operand, told):
@@ -533,3 +600,16 @@ def test_a_window_has_the_same_bytes_at_the_same_place():
     window.bytes(1024, 4).fill_(7)
     assert window.bytes(1022, 8).tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
     assert window.bytes(1024, 4).data_ptr() == window.bytes(1020, 8).data_ptr() + 4
+
+
+@pytest.mark.parametrize("write", [lambda x: x.fill_(3.0), lambda x: x.copy_(torch.full((4,), 3.0))])
+def test_memory_that_the_library_writes_to_is_known_from_then_on(operand, write):
+    """Such as that of a storage which it has not made."""
+    with Host([operand[2]], DRAW) as host:
+        own = torch.empty(0).set_(torch.UntypedStorage(16), 0, (4,), (1,))
+        assert host._over(own) == []
+        write(own)
+        assert len(host._over(own)) == 1
+        with backends.running():
+            assert own.tolist() == [3.0] * 4
+    assert own.tolist() == [3.0] * 4

@@ -117,7 +117,7 @@ def test_who_cannot_be_confined_says_so_and_runs_nothing(settings, monkeypatch):
         if child == 0:
             inside.enter(settings())
             os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == inside.UNCONFINED
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 97
         assert settings.said() == [told]
 
 
@@ -145,7 +145,7 @@ def test_a_supervisor_leaves_no_core_of_its_own(tmp_path, monkeypatch):
             inside._end_like(int(signal.SIGSEGV))
         return seen
 
-    assert in_a_fork(ends_like_a_crash, tmp_path) == [[0, 0], inside.UNCONFINED]
+    assert in_a_fork(ends_like_a_crash, tmp_path) == [[0, 0], 97]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,10 @@ def test_all_that_a_process_has_started_is_ended():
         ({"user": 61184}, True, False),  # nobody else is that user
         ({"measures": ALL - {Measure.LIMITS}}, True, False),
         ({}, False, False),  # in a namespace of users
+        ({"measures": frozenset({Measure.LIMITS, Measure.PROCESSES})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.FILES})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.NETWORK})}, False, False),
+        ({"measures": frozenset({Measure.LIMITS, Measure.SYSTEM_CALLS})}, False, True),
         ({"measures": frozenset({Measure.LIMITS})}, False, True),
     ],
 )
@@ -635,6 +639,27 @@ def test_who_becomes_a_user_is_nothing_else(tmp_path):
         return os.getgroups(), os.getresuid(), os.getresgid()
 
     assert in_a_fork(becomes, tmp_path) == [[], [USER + 1, USER, USER + 1], [USER] * 3]
+
+
+@pytest.mark.parametrize("error", [PermissionError("takes root"), KeyboardInterrupt()])
+def test_who_cannot_become_a_user_ends_and_goes_on_with_nothing(monkeypatch, tmp_path, error):
+    """The process that was to end the user's; the one that asked for it goes on."""
+
+    def refuses(real, effective):
+        raise error
+
+    def ends():
+        monkeypatch.setattr(inside, "_become", refuses)
+        asking = os.getpid()
+        try:
+            inside.end_user(USER)
+        finally:
+            if os.getpid() != asking:
+                (tmp_path / "went on").touch()
+                os._exit(0)
+        return "went on"
+
+    assert in_a_fork(ends, tmp_path) == "went on" and not (tmp_path / "went on").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")

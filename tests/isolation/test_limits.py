@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.isolation import limits
 from touchstone.conformance.isolation.limits import Limits, Watch
 from touchstone.conformance.isolation.processes import Death
@@ -143,7 +144,15 @@ def test_a_helper_that_ends_meanwhile(watched):
     def helper(recursive):
         return [SimpleNamespace(pid=7, cpu_times=gone)]
 
-    assert watched(*[(0.0, 0, 0.0)] * 40, idle=4.0, allowed=Limits(seconds=1000), helper=helper)[0].early
+    used = iter([1.0, 2.0, 2.0])
+
+    def with_another(recursive):
+        return [*helper(True), SimpleNamespace(pid=8, cpu_times=lambda: SimpleNamespace(user=next(used), system=0.0))]
+
+    for children in (helper, lambda recursive: gone(), with_another):
+        stuck = [(0.0, 0, 0.0)] * 40
+        assert watched(*stuck, idle=4.0, allowed=Limits(seconds=1000), helper=children)[0].early
+    assert list(used) == []  # the other one was asked for until it worked no more
 
 
 def test_memory_of_a_control_group(monkeypatch, tmp_path):
@@ -160,3 +169,7 @@ def test_memory_of_a_control_group(monkeypatch, tmp_path):
     assert limits.available_memory() == 0
     (tmp_path / "memory.max").write_text("max")
     assert limits.available_memory() == 1000
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Limits) == []

@@ -12,7 +12,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
-from touchstone.conformance.isolation.sandbox import mounts
+from tests.processes import in_a_fork
+from touchstone.conformance.isolation.sandbox import kernel, mounts
 from touchstone.conformance.isolation.sandbox.kernel import (
     MS_MOVE,
     MS_NODEV,
@@ -295,3 +296,47 @@ def test_a_folder_of_devices_has_what_computing_takes(monkeypatch, tmp_path):
     monkeypatch.setattr(mounts, "GPU_DEVICES", ("tty",))
     folder, bound, _ = made_of("cuda")
     assert bound[-1] == ("/dev/tty", folder / "tty") and len(bound) == len(mounts.DEVICES) + 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+def test_a_view_as_the_system_has_it(root):
+    """Each mount with what holds for it, its kind and size; and nothing of it outside."""
+    for name in ("home", "dev", "covered"):
+        made(root, 0o755, name, files=["file"])
+    about = dict(folder=str(root), home=str(root / "home"), device="cpu", user=61184, covered=(str(root / "covered"),))
+    settings = SimpleNamespace(limits=SimpleNamespace(files=1 << 20), **about)
+
+    def seen():
+        try:
+            kernel.unshare(kernel.CLONE_NEWNS)
+        except PermissionError:
+            return None
+        mounts.detach()
+        mounts.confine(settings)
+        found = {}
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            own, _, system = line.partition(" - ")
+            kind, source, options = system.split()
+            found[own.split()[4]] = own.split()[5].split(","), kind, source, options.split(",")
+        names = {folder: sorted(os.listdir(folder)) for folder in (root / "home", root / "covered", "/dev", "/dev/shm")}
+        return found, list(names.values())
+
+    if (told := in_a_fork(seen, root)) is None:
+        pytest.skip("root may not make namespaces here")
+    found, (home, covered, devices, shared) = told
+    assert home == covered == shared == [] and set(devices) == {
+        *("null", "zero", "full", "random", "urandom"),
+        *("fd", "stdin", "stdout", "stderr", "shm"),
+    }
+    places = {"/": "ro nosuid", "/dev": "ro nosuid", "/dev/null": "ro nosuid"}
+    places |= {str(root / "covered"): "ro nosuid nodev"}
+    places |= dict.fromkeys((str(root / "home"), mounts.SHARED_MEMORY), "rw nosuid nodev")
+    for path, held in places.items():
+        assert set(held.split()) <= set(found[path][0]), path
+    files = f"nr_inodes={mounts._FILES_PER_FOLDER}"
+    own = {"size=1024k", files, "mode=700", "uid=61184", "gid=61184"}
+    sizes = {"/dev": {"size=1024k", "mode=755"}, str(root / "covered"): {"size=4k", "mode=755"}}
+    sizes |= dict.fromkeys((str(root / "home"), mounts.SHARED_MEMORY), own)
+    for path, size in sizes.items():
+        assert found[path][1:3] == ["tmpfs", "tmpfs"] and size <= set(found[path][3]), path
+    assert (root / "home" / "file").exists() and (root / "covered" / "file").exists()

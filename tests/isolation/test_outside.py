@@ -13,6 +13,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("confining a process takes Linux", allow_module_level=True)
 
+from tests.fixed import changeable
 from tests.processes import in_a_fork
 from touchstone.conformance.isolation.sandbox import inside, outside
 from touchstone.conformance.isolation.sandbox.outside import NotConfined, Plan, Sandbox
@@ -137,6 +138,10 @@ def test_a_child_is_told_what_it_is_for_computing(monkeypatch):
     assert told["TMPDIR"] == told["TMP"] == told["TEMP"] == str(home / "tmp")
     own = {name: told[name] for name in outside.PRIVATE}
     assert own == {name: str(home / "cache" / folder) for name, folder in outside.PRIVATE.items()}
+    languages = {f"{name}_CACHE": name.lower() for name in ("TRITON", "NUMBA", "CUPY")}
+    for name, value in languages.items():
+        monkeypatch.setenv(name, value)
+    assert languages.items() <= sandbox.environment.items()
     assert told[outside.artefacts.GIVEN] == str(sandbox.given) == "/tmp/x/given"
 
 
@@ -183,6 +188,23 @@ def test_what_got_away_from_its_supervisor_is_ended_with_all_below_it(monkeypatc
     sandbox.user = 61184
     sandbox._kill_strays()
     assert done == [("user", 61184)]
+
+
+@pytest.mark.parametrize("measures", [(), (Measure.PROCESSES,)])
+def test_what_got_away_is_looked_for_where_the_kernel_does_not_end_it(monkeypatch, measures):
+    """With a process table of its own it cannot get away, and another sandbox may have the same user."""
+    looked, waited = [], []
+    monkeypatch.setattr(Sandbox, "_kill_strays", lambda self: looked.append(self.pid))
+    monkeypatch.setattr(outside, "_wait_gone", waited.append)
+    sandbox = Sandbox(plan=Plan(frozenset(measures), {}))
+    sandbox.kill()
+    assert looked == waited == []  # nothing was started
+    sandbox.pid = 2**22 + 5  # of nobody
+    sandbox.kill()
+    assert looked == ([] if measures else [sandbox.pid]) and waited == []
+    sandbox._init = 2**22 + 6
+    sandbox.kill()
+    assert waited == [sandbox._init]
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -238,6 +260,24 @@ def test_what_a_child_says_is_told_in_words():
     assert saying({"failed": None, "reason": "no"}).failed == (None, "no")
     assert outside._failure({"failed": "limits", "reason": "no"}) == "the child could not be confined: limits: no"
     assert outside._failure({"failed": None, "reason": "no"}) == "the child could not be confined: no"
+
+
+@pytest.mark.parametrize(
+    "look", [lambda sandbox: sandbox.notes, lambda sandbox: sandbox.processes(), lambda sandbox: sandbox.kill()]
+)
+def test_what_a_child_has_said_by_now_is_read(look):
+    """Before its notes are told, and before its init is told from its own processes."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    sandbox = Sandbox(plan=NONE)
+    sandbox.folder, sandbox._status, sandbox.pid, sandbox.user = "/tmp/x", read, 2**22 + 5, None
+    try:
+        os.write(write, b'{"init": 4194311}\n{"late": 2.0}\n')
+        look(sandbox)
+        assert sandbox._init == 4194311 and sandbox._said[-1] == {"late": 2.0}
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def test_lines_that_come_in_parts():
@@ -354,3 +394,24 @@ def test_what_a_user_has_left_where_everybody_may_write_is_swept(tmp_path, monke
 def test_what_this_machine_lacks_is_asked_of_a_plan(monkeypatch):
     monkeypatch.setattr(outside, "offered", lambda *given: Plan(ALL - {Measure.LIMITS}, {Measure.LIMITS: "no"}))
     assert outside.lacking() == ["limits on memory, processes and files (no)"]
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Plan) == []
+
+
+def test_what_all_processes_of_a_child_use():
+    """Of those that live."""
+
+    def process(user, system, resident):
+        times, memory = SimpleNamespace(user=user, system=system), SimpleNamespace(rss=resident)
+        return SimpleNamespace(cpu_times=lambda: times, memory_info=lambda: memory)
+
+    def gone():
+        raise outside.psutil.NoSuchProcess(7)
+
+    sandbox = Sandbox(plan=NONE)
+    assert sandbox.usage() == (0.0, 0) and sandbox.processes() == []
+    ended = SimpleNamespace(cpu_times=gone, memory_info=gone)
+    sandbox.processes = lambda: [process(1.0, 0.5, 100), ended, process(2.0, 0.25, 1000)]
+    assert sandbox.usage() == (3.75, 1100)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.fixed import changeable
 from tests.processes import in_a_fork
 from touchstone.conformance.isolation import processes
 from touchstone.conformance.isolation.endings import ending, place
@@ -243,6 +244,24 @@ def test_a_child_may_end_by_itself(tmp_path):
     assert child.code == 0 and (tmp_path / "put away").exists()
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_child_that_has_ended_is_known_to_be_gone(status):
+    child = fork(lambda connection: os._exit(status))
+    until = time.monotonic() + 10
+    while child.exited() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert child.exited() == child.code == status
+    child.close()
+
+
+def test_a_child_that_does_not_end_by_itself_is_ended():
+    child = fork(lambda connection: time.sleep(60))
+    assert child in processes.open_children
+    child.close(seconds=0.05)
+    assert child.code == -signal.SIGKILL and child.trace.closed and child.connection.closed
+    assert child not in processes.open_children
+
+
 def test_a_younger_child_does_not_hold_the_connection_of_an_elder(served):
     """Else the elder would not notice that its parent hung up."""
     elder = served(lambda request: request)
@@ -290,7 +309,12 @@ def test_a_fresh_process_dies_in_words_too(server, end, message):
 @pytest.mark.slow
 def test_a_fresh_process_started_by_a_thread_outlives_that_thread(server):
     started = []
-    thread = threading.Thread(target=lambda: started.append(spawn(server)))
+
+    def start():
+        started.append(spawn(server))
+        started[0].ask(("variable", "PATH"), seconds=60)  # it has settled by then
+
+    thread = threading.Thread(target=start)
     thread.start()
     thread.join()
     try:
@@ -443,6 +467,55 @@ def test_a_child_that_hangs_up_and_goes_on_is_killed(monkeypatch):
     assert stays.death() == Death(Check.CRASH, "closed the connection to the judge") and stays.ended == ["killed"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("code", [None, -6])
+def test_a_child_that_is_aborted_is_killed_where_that_does_not_end_it(gone, code):
+    stays, signals = answering(), []
+
+    def send(number):
+        signals.append(number)
+        if gone:
+            raise psutil.NoSuchProcess(0)
+
+    def reap(seconds):
+        assert seconds > 0
+        if code is None:
+            raise psutil.TimeoutExpired(seconds)
+        return code
+
+    stays.process, stays._reap = SimpleNamespace(pid=0, send_signal=send), reap
+    stays.abort()
+    assert signals == [signal.SIGABRT] and stays.code == code and stays.ended == ["killed"]
+
+
+def test_processes_that_are_left_are_counted_and_ended(monkeypatch):
+    """But those that have ended by then, or wait for somebody to hear of it."""
+    waits, killed = [], []
+
+    class Left:
+        def __init__(self, state):
+            self.state = state
+
+        def status(self):
+            if self.state == "gone":
+                raise psutil.NoSuchProcess(7)
+            return self.state
+
+        def kill(self):
+            killed.append(self.state)
+
+    def wait_procs(some, timeout):
+        waits.append((list(some), timeout))
+        return [], waits[0][0][1:]
+
+    monkeypatch.setattr(processes.psutil, "wait_procs", wait_procs)
+    every = [
+        Left(state) for state in ("ended in time", "gone", psutil.STATUS_ZOMBIE, psutil.STATUS_SLEEPING, "running")
+    ]
+    assert processes.ended(iter(every)) == 2 and killed[-2:] == [psutil.STATUS_SLEEPING, "running"]
+    assert waits == [(every, processes.LEFT_SECONDS), (every[1:], processes.LEFT_SECONDS)]
+
+
 def test_a_child_that_cannot_say_that_it_is_the_one_to_go_is_settled_all_the_same(monkeypatch, tmp_path):
     """Where /proc is not to be written."""
 
@@ -482,3 +555,7 @@ def test_a_debugger_has_no_terminal(monkeypatch, tmp_path, variable):
     assert in_a_fork(settled, tmp_path) == [variable is not None, 0]
     with pytest.raises(RuntimeError, match="no terminal: pass isolate='none'"):
         processes._no_debugger()
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Death) == []

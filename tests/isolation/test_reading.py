@@ -2,6 +2,7 @@
 
 import pytest
 
+from touchstone.conformance.isolation import reading
 from touchstone.conformance.isolation.reading import unneeded
 
 KERNEL = """
@@ -88,3 +89,12 @@ def test_a_text_is_read_in_its_encoding(tmp_path):
 def test_a_file_that_is_no_python(tmp_path, text):
     (tmp_path / "k.py").write_text(text)
     assert unneeded(tmp_path / "k.py") == [] and unneeded(tmp_path / "missing.py") == []
+
+
+def test_what_cannot_be_read_has_nothing_of_its_own(tmp_path, monkeypatch):
+    """Nor what was read before it."""
+    mine = tmp_path / "mine.py"
+    mine.write_text("import gc\n")
+    monkeypatch.setattr(reading.neighbours, "imported", lambda path: (tmp_path / "gone.py",))
+    assert unneeded(mine) == ["imports gc (line 1 of mine.py)"]
+    assert unneeded(tmp_path / "gone.py") == []

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 
@@ -18,7 +19,7 @@ NOBODY = 65534
 
 
 def test_closed_folders_are_opened_and_removed(monkeypatch, tmp_path):
-    """By a user whom modes hold back; no other program is asked."""
+    """By a user whom modes hold back; no other program is asked, and what a link leads to stays as it is."""
     asked = []
     monkeypatch.setattr(removal.subprocess, "run", lambda *given, **named: asked.append(given))
 
@@ -28,18 +29,24 @@ def test_closed_folders_are_opened_and_removed(monkeypatch, tmp_path):
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         folder = tempfile.mkdtemp(dir="/tmp")
+        descriptor, kept = tempfile.mkstemp(dir="/tmp")
+        os.fchmod(descriptor, 0o604)
         for mode in (0o000, 0o400, 0o100, 0o500):
             inner = f"{folder}/closed-{mode}/inner"
             os.makedirs(f"{inner}/folder")
             open(f"{inner}/file", "w").close()
             os.symlink("/nowhere", f"{inner}/link")
-            for closed in (f"{inner}/folder", inner, os.path.dirname(inner)):
+            os.mkdir(f"{inner}/links")
+            os.symlink(kept, f"{inner}/links/own")
+            for closed in (f"{inner}/folder", f"{inner}/links", inner, os.path.dirname(inner)):
                 os.chmod(closed, mode)
         os.chmod(folder, 0o500)
         remove(folder)
-        return os.path.lexists(folder), asked
+        mode = stat.S_IMODE(os.stat(kept).st_mode)
+        os.unlink(kept)
+        return os.path.lexists(folder), mode, asked
 
-    assert in_a_fork(removes, tmp_path) == [False, []]
+    assert in_a_fork(removes, tmp_path) == [False, 0o604, []]
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path):

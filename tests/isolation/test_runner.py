@@ -157,9 +157,7 @@ def test_a_death_in_a_fork_is_asked_of_a_fresh_process(starting):
         assert [child.where for child in started] == ["fork", "spawn"] and all(child.closed for child in started)
         assert [index for index, *_ in started[1].asked] == [0, 1]
         assert not made.outcome(2).findings and started[2].where == "fork"  # which is trusted from now on
-    assert started[0].asked[0] == (0, DEFAULT_LIMITS, runner.IDLE_SECONDS) and started[2].asked == [
-        (2, DEFAULT_LIMITS, None)
-    ]
+    assert started[0].asked[0] == (0, DEFAULT_LIMITS, 5.0) and started[2].asked == [(2, DEFAULT_LIMITS, None)]
 
 
 def test_what_only_a_fork_does_is_a_note_and_goes_on_in_a_fresh_process(starting):

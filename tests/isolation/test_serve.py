@@ -86,3 +86,17 @@ def test_a_subject_arrives_with_its_function_and_backends_that_are_set_up(monkey
     done.clear()
     serve.receive(None, ("pickle", cloudpickle.dumps(abs)), packed)
     assert ("op", None) not in done and done[0] == ("prepared", "one", "cpu")
+
+
+def test_a_file_that_is_imported_is_answered_as_by_the_gpu_that_is_asked_for(monkeypatch):
+    """And what it asks is counted."""
+
+    def arrived(way):
+        major, _ = torch.cuda.get_device_capability()
+        return lambda x: major
+
+    monkeypatch.setattr(serve.travel, "arrived", arrived)
+    monkeypatch.setattr(registry, "backends", lambda: ())
+    sent = dataclasses.replace(subject(None), arch="sm_90")
+    got, _ = serve.receive(None, ("file", "mine.py", "fn"), cloudpickle.dumps((sent, [])))
+    assert got.fn(None) == 9 and sum(got.asked.values()) > 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.isolation.sandbox.settings import ALL, DEFAULT, Limits, Measure, Settings
 
 
@@ -36,3 +37,7 @@ def test_settings_travel_as_text():
     )
     assert Settings.from_json(settings.to_json()) == settings and settings.home == "/tmp/x/home"
     assert Limits() == DEFAULT and DEFAULT.seconds is None
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Limits, Settings) == []

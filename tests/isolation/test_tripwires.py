@@ -2,9 +2,11 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.utils import _python_dispatch
 
 from tests.processes import in_a_fork
 from touchstone.conformance.discovery import registry
@@ -267,3 +269,32 @@ def test_a_kernel_that_opens_the_memory_of_processes_is_noted(tmp_path, path, no
         return tripwires.told()
 
     assert in_a_fork(opens, tmp_path) == ([f"opens {os.fsdecode(path)}"] if noted else [])
+
+
+def test_what_only_pythons_library_calls_is_nobodys():
+    """As in a thread of one of its pools: neither the kernel's, nor a launch that this package tells of."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(tripwires._by_the_kernel).result() is False
+        assert pool.submit(tripwires.asked_by_this_package).result() is False
+
+
+def test_who_asks_for_torchs_modes_is_given_them_and_noted_where_it_is_the_kernel(tmp_path):
+    def asks():
+        tripwires.set_up("softmax", tmp_path)
+        got = [torch._C._len_torch_dispatch_stack(), _python_dispatch._get_current_dispatch_mode_stack()]
+        before = tripwires.told()
+        code = "modes._get_current_dispatch_mode_stack()"
+        got.append(eval(compile(code, str(tmp_path / "mine.py"), "eval"), {"modes": _python_dispatch}))
+        return got, before, tripwires.told()
+
+    assert in_a_fork(asks, tmp_path) == [[0, [], []], [], ["looks through torch's modes"]]
+
+
+@pytest.mark.parametrize("code", ["_thread.start_new_thread(print, ())", "threading.Thread(target=print).start()"])
+def test_threads_are_seen_to_be_started_by_whichever_module(tmp_path, code):
+    def starts():
+        tripwires.set_up("softmax", tmp_path)
+        exec(compile(f"import _thread, threading\n{code}", str(tmp_path / "mine.py"), "exec"), {"print": lambda: None})
+        return tripwires.told()
+
+    assert in_a_fork(starts, tmp_path) == ["starts a thread"]

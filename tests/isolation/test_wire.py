@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.isolation import wire
 from touchstone.conformance.isolation.shared import REPLY, REPLY_BYTES, WINDOW, Shared, rounded
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Observed, Raised
@@ -229,3 +230,7 @@ def test_shared_memory_is_one_file_seen_from_two_places(shared):
 def test_sizes_are_rounded_up():
     assert [rounded(size) for size in (0, 1, 512, 513)] == [0, 512, 512, 1024]
     assert [rounded(size, 16) for size in (1, 16, 17)] == [16, 16, 32]
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(wire.Part, wire.Slot, wire.TensorAt, wire.Call, wire.Reread, wire.TensorBack) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from touchstone.conformance.judging import operations
+from touchstone.conformance.judging import alterations, operations
 from touchstone.conformance.judging.alterations import _argument, of_operations, of_words
 from touchstone.conformance.judging.operations import Run, outputs_of
 
@@ -592,6 +592,12 @@ def test_an_argument_as_it_was_a_step_before():
     assert not any("taken of `y[:1]`" in words for words in found)  # of another shape
 
 
+def test_a_step_before_is_that_of_the_first_two_arguments():
+    _, plain, _ = plainly(lambda x, y: torch.where(x > 0, x, y).exp(), {"x": X, "y": Y})
+    texts = [a.text for a in of_operations(plain) if "taken of what goes into it" in a.text]
+    assert len(texts) == 1 and "not of `torch.where(x > 0, x, y)`" in texts[0]
+
+
 def test_base_2_in_every_place_at_once():
     def reference(x):
         return (x - torch.logsumexp(x, -1, keepdim=True)).exp() * (x.exp() + 1.0).log()
@@ -671,6 +677,13 @@ def test_a_tensor_is_exchanged_in_one_expression_at_a_time():
     given = contract, reference, {"x": X, "y": Y}, SimpleNamespace(param={})
     found = [outputs_of(*given, Run(alteration))["0"] for alteration in every]
     assert [value.tolist() for value in found] == [((Y * Y).exp() - X).tolist(), ((X * Y).exp() - Y).tolist()]
+
+
+def test_what_an_operation_gives_takes_the_place_of_a_tensor_by_its_expression():
+    """Though it has no name."""
+    found, _ = tried(lambda x, y: torch.maximum(y, x.exp()) * y, {"x": X, "y": Y})
+    assert same(found["`y` were `x.exp()`"], X.exp() * X.exp())
+    assert "`x.exp()` were `y`" not in found  # of what a function is given the first alone is exchanged
 
 
 def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
@@ -762,3 +775,15 @@ def test_an_argument_as_it_is_written():
     call = ast.parse("torch.where(m, x + 1, y)", mode="eval").body
     assert [_argument(call, at) for at in range(4)] == ["m", "x + 1", "y", "the first"]
     assert _argument(ast.parse("x + y", mode="eval").body, 0) == "the first"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(("a", "b"), [((2, 3, 20), (2, 20, 4)), ((3, 20), (20, 4)), ((3, 20), (20,)), ((20,), (20,))])
+def test_of_any_product_one_operand_has_the_terms_of_the_tile_before(side, a, b):
+    """From term 16 on those from 8 on."""
+    a, b = (torch.randn(shape, dtype=F64) for shape in (a, b))
+    index = [*range(16), *range(8, 12)]
+    moved_b = b[index] if b.ndim == 1 else b[..., index, :]
+    expected = torch.matmul(a, moved_b) if side else torch.matmul(a[..., index], b)
+    operation = SimpleNamespace(args=(a, b), of=torch.matmul)
+    assert torch.equal(alterations._terms_of_one(side, 16, 8, operation), expected)

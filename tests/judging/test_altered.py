@@ -402,7 +402,7 @@ def test_of_a_large_case_what_explains_a_small_one(of_values, text):
 
     size = dict(B=2, Hq=2, Hkv=2, Sq=130, Sk=200, D=64)
     contract = registry.contract("attention_backward")
-    assert contract.work(plain_case(contract, "float32", "normal", size=size)) > altered.WORK_LIMIT
+    assert contract.work(plain_case(contract, "float32", "normal", size=size)) > 2e7
     told = said("attention_backward", fn, "dv", **size)
     assert told is None if text is None else text in told
     assert said("attention_backward", fn, "dv", call=False, **size) is None
@@ -806,3 +806,24 @@ def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):
     assert told(set()) is None
     monkeypatch.setattr(altered, "MUCH", 0.0)
     assert told(set()) is None and told({plain.removeprefix("as if ")}) == plain
+
+
+@pytest.mark.parametrize(
+    ("work", "small", "told"), [(3e5, False, True), (3e5 + 1, True, True), (2e7, True, True), (2e7 + 1, True, False)]
+)
+def test_of_much_work_a_small_case_is_explained_before(monkeypatch, work, small, told):
+    """And beyond a limit nothing is tried that does not explain that one."""
+    contract, asked = registry.contract("softmax"), []
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    monkeypatch.setattr(altered, "_explain_a_small_case", lambda *given: asked.append(given) or set())
+    found = said("softmax", lambda x: (x - x.amax(-1, keepdim=True)).exp(), rows=5, cols=33)
+    assert bool(asked) == small and ("were not divided by its sum" in str(found)) == told
+
+
+@pytest.mark.parametrize(("work", "explained"), [(1e4 - 1, False), (1e4, True), (1e6, True), (1e6 + 1, False)])
+def test_how_much_work_a_small_case_has(monkeypatch, work, explained):
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3000, cols=200))
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    further = called(contract, lambda x: (x - x.amax(-1, keepdim=True)).exp())
+    assert bool(altered._explain_a_small_case(contract, torch_softmax, case, "y", further, math.inf)) == explained

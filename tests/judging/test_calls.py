@@ -80,6 +80,8 @@ def first_call(j):
     ("second", "said"),
     [
         (raised(RAISES), "a second call with the same inputs: raised"),
+        (raised(DECLINES, "not today"), "a second call with the same inputs: not today"),
+        (raised(CANNOT, "not here"), "a second call with the same inputs: not here"),
         (Observed(values="returned 2 values; expected 1"), "returned 2 values; expected 1"),
         (Observed(values={"y": None}), "y: a second call returns something else"),
         (Observed(values={"y": torch.zeros(3)}), "y: a second call returns something else"),
@@ -318,7 +320,7 @@ def test_a_case_with_many_rows_is_made_smaller():
     assert calls.a_64th(replace(both, sizes=(("B", 400), ("H", 101), ("D", 99)))).size == {"B": 7, "H": 2, "D": 99}
 
 
-@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (0.5, True)])
+@pytest.mark.parametrize(("seconds", "long"), [(0.0, False), (10 / 64, False), (0.5, True)])
 def test_whether_many_rows_take_long(monkeypatch, seconds, long):
     clock = [0.0]
     monkeypatch.setattr(calls.time, "monotonic", lambda: clock[0])
@@ -626,6 +628,8 @@ def test_the_precision_in_which_it_would_be_right(fn, passes):
     assert not verdicts["c"].ok
     assert call._passes_as(j, inputs, got, verdicts, again=True) == passes
     assert call._passes_as(j, inputs, got, verdicts, again=False) == passes
+    with_right = {**verdicts, "right": calls.compare.Verdict(0.5)}
+    assert call._passes_as(j, inputs, got, with_right, again=True) == passes
     declared = Judgement(subject(fn, "matmul", compute="tf32"), CaseTrial(case))
     assert call._passes_as(declared, inputs, got, verdicts, again=True) is None
     assert ("beyond tf32" in j.subject.compared) == (passes is None)
@@ -849,7 +853,7 @@ def test_memory_that_two_calls_return_is_a_finding_of_its_own():
 def test_what_a_diagnosis_may_call(monkeypatch, again):
     """The kernel on other cases, with the longest sums, with other NaN; once all of that costs too much, nothing."""
     j, given = judgement(), {}
-    j.subject.compared["answers"] = 0 if again else call.COMPARED_WITH_FAULTS
+    j.subject.compared["answers"] = 0 if again else 3
     monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: given.update(named) or {})
     monkeypatch.setattr(call.causes, "of_call", lambda *args: {})
     for module, name in (
@@ -877,7 +881,7 @@ def test_what_a_diagnosis_may_call(monkeypatch, again):
         if again
         else (None, None, None, None, False)
     )
-    assert j.subject.compared["answers"] == (1 if again else call.COMPARED_WITH_FAULTS + 1)
+    assert j.subject.compared["answers"] == (1 if again else 4)
 
 
 def test_the_longest_sums_of_a_contract(monkeypatch):
@@ -931,7 +935,7 @@ def test_after_each_of_many_calls_the_latest_outputs_are_looked_at_and_at_the_en
     j = judgement(trial=ManyCalls(case_of(rows=3, cols=7), 10))
     j.executor.reread = lambda tensors: looked.append(len(tensors))
     calls.many_calls(j, j.trial)
-    assert j.passes and looked == [*range(1, calls.HELD), *[calls.HELD] * (10 - calls.HELD), 10]
+    assert j.passes and looked == [*range(1, 6), *[6] * (10 - 6), 10]
     assert j.outcome.instruments[:4] == ["allocator poison", "global state", "input guards", "inputs unchanged"]
 
 
@@ -958,3 +962,39 @@ def test_settings_that_a_call_leaves_changed_are_kept_for_the_end(manner, seen, 
     j = judgement(seen)
     assert j.call(j.contract.build(j.case).arguments, manner) is seen
     assert list(j.left) == left
+
+
+@pytest.mark.parametrize(
+    ("number", "found", "asked"), [(float("nan"), {}, 1), (float("nan"), {"o": "known"}, 0), (7.0, {}, 0), (0.0, {}, 0)]
+)
+def test_numbers_are_put_in_the_place_of_nan_where_that_hides_what_is_wrong(number, found, asked):
+    """In what no answer depends on; for outputs whose wrong elements are NaN, and of which nothing is known."""
+    contract, case, made = registry.contract("attention_decode"), case_of("attention_decode"), []
+
+    def fn(*operands, **params):
+        made.append(1)
+        raise RuntimeError("not again")
+
+    j = Judgement(subject(fn, "attention_decode"), CaseTrial(case))
+    expected = contract.expected(contract.build(case))
+    got = {"o": expected["o"].answer.float() + number}
+    verdicts = {"o": calls.compare.compare(got["o"], expected["o"], torch.float32)}
+    assert verdicts["o"].ok == (number == 0)
+    assert call._with_numbers(j, case, got, verdicts, found) == {} and len(made) == asked
+
+
+@pytest.mark.parametrize(
+    ("by", "count", "precision"),
+    [(2e-6, 64, "tf32x3"), (1e-4, 64, "tf32"), (1e-2, 64, None), (2e-6, 24, "tf32x3"), (2e-6, 23, None)],
+)
+def test_the_highest_precision_in_which_enough_elements_would_be_right(by, count, precision):
+    """Where the kernel may not be called again."""
+    case = case_of("matmul", M=8, K=1, N=8)
+    j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case))
+    inputs = j.contract.build(case)
+    expected = j.contract.expected(inputs)
+    got = expected["c"].answer.float()
+    got.view(-1)[:count] *= 1 + by
+    verdicts = {"c": calls.compare.compare(got, expected["c"], torch.float32)}
+    assert int(verdicts["c"].bad.sum()) == count
+    assert call._passes_as(j, inputs, {"c": got}, verdicts, again=False) == precision

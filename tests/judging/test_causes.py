@@ -114,7 +114,7 @@ def test_whether_the_first_of_two_calls_of_a_new_size_alone_is_wrong(wrong, foun
 
     j = judgement(fn, case_of())
     assert causes._first_of_new_sizes(j, case_of()) is found
-    assert len(j.subject.recent) == (1 if found else causes.SIZES)
+    assert len(j.subject.recent) == (1 if found else 4)
     assert all(case.filled and label == f"on {case.id}" for label, case in j.subject.recent)
 
 
@@ -144,8 +144,20 @@ def test_what_is_kept_from_the_first_call_of_each_new_size(fn, kept):
     """More than one size has to say so: in one rounding can."""
     j = judgement(fn, case_of())
     told = causes.kept_from_first(j, case_of())
-    assert (told is not None) == kept and (len(j.subject.recent) < causes.SIZES or not kept)
+    assert (told is not None) == kept and (len(j.subject.recent) < 4 or not kept)
     assert told is None or told.startswith("of calls with sizes that are new to it the first is right")
+
+
+def test_what_is_kept_is_asked_of_several_draws_in_each_new_size():
+    """The first of them again after the others."""
+    given, kept = [], kept_by(lambda x: x.shape)
+    causes.kept_from_first(judgement(lambda x: given.append(x.clone()) or kept(x), case_of()), case_of())
+    shapes = list(dict.fromkeys(x.shape for x in given))
+    assert len(shapes) >= 2
+    for shape in shapes:
+        *draws, last = [x for x in given if x.shape == shape]
+        assert torch.equal(draws[0], last) and len(draws) == 6
+        assert len({str(x.tolist()) for x in draws}) == 6
 
 
 def test_what_is_kept_in_one_size_alone_is_not_enough():
@@ -164,13 +176,19 @@ def test_sizes_that_are_new_and_of_little_work():
     j = judgement(softmax, case_of())
     new = list(itertools.islice(causes._of_new_sizes(j, case_of()), 3))
     assert new and all(case.filled and SOFTMAX.work(case) < causes.reading.LITTLE * 2 for case in new)
-    known = [size for size in SOFTMAX.sizes if SOFTMAX.work(case_of(**size)) >= causes.LEAST_WORK]
+    known = [size for size in SOFTMAX.sizes if SOFTMAX.work(case_of(**size)) >= 16]
     for case in new:
         assert any({**size, name: size[name] + 1} == case.size for size in known for name in size)
     j.subject.recent.extend(("before", case) for case in new)
     assert not {case.sizes for case in itertools.islice(causes._of_new_sizes(j, case_of()), 3)} & {
         case.sizes for case in new
     }
+
+
+@pytest.mark.parametrize(("work", "some"), [(15.9, False), (16, True), (1e6, True), (1e6 + 1, False)])
+def test_how_much_work_a_size_has_that_is_made_new(monkeypatch, work, some):
+    monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
+    assert bool(list(causes._of_new_sizes(judgement(softmax, case_of()), case_of()))) == some
 
 
 @pytest.mark.parametrize("op", ["elementwise", "group_norm"])
@@ -210,9 +228,9 @@ def test_what_is_remembered_of_a_call():
     causes.remember(wrong, 1)
     assert wrong.subject.recent and not (wrong.subject.passed or wrong.subject.held_first)
     assert "right up to" not in wrong.subject.compared
-    for number in range(causes.KEPT + 5):
+    for number in range(200 + 5):
         causes.remember(j, number)
-    assert len(j.subject.recent) == len(j.subject.passed) == causes.KEPT
+    assert len(j.subject.recent) == len(j.subject.passed) == 200
 
 
 def gap_of(x):
@@ -274,7 +292,7 @@ def test_a_parameter_that_was_not_looked_at_needs_the_same_operands():
     assert causes._instead(j, replace(other, layouts=none), case) == ""
 
 
-def test_the_answer_of_an_earlier_call():
+def test_the_answer_of_an_earlier_call(monkeypatch):
     first, other, wide = case_of(rows=3, cols=7), case_of(seed=5, rows=3, cols=7), case_of(rows=3, cols=8)
     kept = SOFTMAX.expected(SOFTMAX.build(first))["y"].answer.float()
 
@@ -288,12 +306,15 @@ def test_the_answer_of_an_earlier_call():
         return causes._of_earlier_calls(j, other, values, wrong, expected if again else None)
 
     assert said(lambda x: kept.clone(), [wide, first]) == {"y": "the answer of an earlier call, call 2"}
+    assert said(lambda x: kept.clone(), [first, first]) == {"y": "the answer of an earlier call, call 2"}  # the latest
     assert said(lambda x: kept.clone(), [wide, other]) == {}
     assert said(lambda x: 2 * softmax(x), [wide, first]) == {}
     count = itertools.count()
     by_chance = lambda x: 2 * softmax(x) if next(count) % 2 else kept.clone()  # noqa: E731
     assert said(by_chance, [first]) == {}  # what the next call gives is neither right nor an earlier answer
     assert said(by_chance, [first], again=False) == {"y": "the answer of an earlier call, call 1"}
+    monkeypatch.setattr(causes, "tells", lambda answer, bad: False)  # it could come about otherwise
+    assert said(lambda x: kept.clone(), [wide, first]) == {}
 
 
 def test_of_many_earlier_calls_the_first_and_the_latest_are_looked_at():
@@ -311,7 +332,7 @@ def test_of_many_earlier_calls_the_first_and_the_latest_are_looked_at():
         return causes._of_earlier_calls(j, last, values, wrong, None).get("y")
 
     told = [said(at) for at in range(19)]
-    near = [*range(causes.RECENT), *range(19 - causes.RECENT, 19)]
+    near = [*range(6), *range(19 - 6, 19)]
     assert told == [f"the answer of an earlier call, call {at}" if at in near else None for at in range(19)]
 
 
@@ -343,15 +364,17 @@ def test_outputs_that_go_off():
 def test_an_output_that_drifts_does_so_in_further_calls():
     case, inputs = case_of(), SOFTMAX.build(case_of())
     bad = torch.ones(SOFTMAX.output_shape("y", case), dtype=torch.bool)
-    first = torch.zeros(bad.shape)
+    first, made = torch.zeros(bad.shape), []
     later = [first + n for n in (1, 2, 3)]
     for change, drifts in (
         (lambda y, n: torch.full_like(y, 10.0 * n), True),
         (lambda y, n: torch.full_like(y, -1.0 if n == 4 else 10.0 * n).clamp_min(0), False),
         (lambda y, n: y if n < 3 else y[0], False),
     ):
-        j = judgement(numbered(change), case)
+        made.clear()
+        j = judgement(numbered(lambda y, n, change=change: made.append(n) or change(y, n)), case)
         assert causes._drifts(j, inputs, "y", first, later, bad, ()) == drifts
+        assert not drifts or made == [1, 2, 3, 4]
     assert not causes._drifts(j, inputs, "y", first.int(), [x.int() for x in later], bad, ())
     assert not causes._drifts(j, inputs, "y", first, later[::-1], bad, ())
 
@@ -481,6 +504,19 @@ def test_other_values_in_each_call_are_told_and_why():
         assert causes._unsteady(judgement(softmax, case_of(), **about)) == "a race, or memory that nothing wrote"
 
 
+def test_in_what_memory_and_how_often_a_kernel_is_called_again(monkeypatch):
+    """Three times in memory of one byte; where it gives something else each time, once more in zeros."""
+    poisons, call = [], causes._values
+
+    def values(j, inputs, blocks, byte=0xFF):
+        poisons.append(byte)
+        return call(j, inputs, blocks, byte)
+
+    monkeypatch.setattr(causes, "_values", values)
+    caused(lambda x: softmax(x) * (1 + torch.rand(x.shape)), case_of(rows=4, cols=9))
+    assert poisons[:4] == [0xFF, 0xFF, 0xFF, 0x00]
+
+
 def test_a_kernel_that_is_wrong_in_the_same_way_each_time_has_no_cause():
     assert caused(lambda x: 2 * softmax(x), case_of(rows=4, cols=9)) == {}
     assert caused(numbered(lambda y, n: 2 * y if n < 3 else y[0]), case_of(rows=4, cols=9)) == {}  # no further calls
@@ -578,11 +614,14 @@ def test_an_earlier_answer_of_which_nothing_shows_is_not_named(monkeypatch):
 def test_where_no_further_call_can_be_made_what_is_found_is_given():
     case = case_of(rows=3, cols=7)
     inputs, expected = SOFTMAX.build(case), SOFTMAX.expected(SOFTMAX.build(case))
+    made = []
     for fn, again in ((lambda x: 2 * softmax(x), False), (lambda x: 1 / 0, True)):
-        j = judgement(fn, case)
+        made.clear()
+        j = judgement(lambda x, fn=fn: made.append(1) or fn(x), case)
         values = {"y": 2 * expected["y"].answer.float()}
         verdicts = {"y": compare.compare(values["y"], expected["y"], torch.float32)}
         assert causes.of_call(j, inputs, values, expected, verdicts, (), again=again) == {}
+        assert len(made) == again
 
 
 def test_a_call_that_is_wrong_alone_is_looked_for_on_a_cheap_case(monkeypatch):
@@ -591,6 +630,6 @@ def test_a_call_that_is_wrong_alone_is_looked_for_on_a_cheap_case(monkeypatch):
     j = judgement(lambda x: shapes.append(tuple(x.shape)) or softmax(x), case)
     j.subject.held_first.append((1, cheap))
     monkeypatch.setattr(causes, "_first_of_new_sizes", lambda j, case: None)
-    assert "call 5 alone" in causes._once(j, case, 5) and shapes == [(2, 3)] * causes.CALLS
+    assert "call 5 alone" in causes._once(j, case, 5) and shapes == [(2, 3)] * 64
     j.subject.held_first.clear()
     assert "call 5 alone" in causes._once(j, case, 5) and shapes[-1] == (3, 7)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone import backends
 from touchstone.backends import NotRun, Unsupported
 from touchstone.conformance.discovery import registry
@@ -305,3 +306,7 @@ def test_who_wrote_an_element_is_asked_of_the_backends_that_know(monkeypatch):
 
     seen = call(fn, Manner(element=("y", (1, 1))))
     assert seen.returned and seen.writer == "byte 16" and call(fn).writer is None
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Manner, executor.Raised) == []

@@ -48,6 +48,17 @@ def test_work_that_no_kernel_did():
     assert told(returned(), ASKED) == [NOBODY]
 
 
+@pytest.mark.parametrize("op", ["softmax", "online_softmax"])
+def test_the_element_that_is_asked_about_follows_from_the_case_alone(op):
+    found, j = set(), judgement(op, dict(rows=50, cols=70))
+    for seed in range(3):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        found.add(honesty.element(j))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("about", [dict(untrusted=False), dict(allow_library=True), dict(device="cuda")])
 def test_who_is_not_asked(about):
     assert told(returned(launched=[]), None, judgement(**about)) == []

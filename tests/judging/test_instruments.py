@@ -452,6 +452,7 @@ def test_allocation_fills_and_views_are_no_library_calls():
     with probe.Watch() as watch:
         x = torch.zeros(4, 6)
         y = torch.empty_like(x).fill_(1).t()[1:].unsqueeze(0).select(1, 0).expand(3, 4)
+        torch.ones(3).zero_()
     assert watch.library == {} and y.sum() == 12
 
 
@@ -833,3 +834,14 @@ def test_poison_of_nothing_and_of_every_byte():
         with probe.poison(byte, "cpu", [0, 1200]):
             fresh = torch.empty(300).view(torch.uint8)
         assert bool((fresh[16:] == byte).all()), byte
+
+
+def test_of_a_gpus_memory_nothing_is_read_after_a_launch():
+    """What lies there a kernel may still be writing."""
+    with probe.Watch() as watch:
+        own = torch.zeros(3)
+        watch._buffers.append((SimpleNamespace(is_cuda=True, data_ptr=lambda: 7), 4, "(1,) int32"))
+        with backends.running():
+            pass
+        assert len(watch._digests) == 1 and 7 not in watch._digests and watch.reached(own)
+        watch._buffers.pop()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.judging import operations
 from touchstone.conformance.judging.operations import Alteration, Run, expression_of, outputs_of, place_of
 from touchstone.reference import _philox
@@ -142,3 +143,7 @@ def test_a_statement_is_no_expression():
     run, _ = run_of(reference, x=X)
     shown = {site[1]: expression_of(site) for site in run.seen}
     assert shown == {"clone": "x.clone()", "add": None}
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Alteration) == []

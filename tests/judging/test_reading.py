@@ -15,6 +15,7 @@ from touchstone.conformance.judging import causes, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Contract, From, Operand, Output
 from touchstone.reference import attention_decode, masked_attention, mla_decode, rope
 
 
@@ -289,6 +290,13 @@ def test_another_answer_has_to_be_apart_from_the_right_one():
     assert not reading._apart(Expected(near), right, bad, case)
     assert not reading._apart(Expected(far, extra=2.0), right, bad, case)
     assert not reading._apart(Expected(far), Expected(right.answer[0]), bad, case)
+
+
+def test_a_reading_that_is_not_apart_from_the_right_answer_is_none(monkeypatch):
+    moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
+    assert "as if each cols of weight" in said("rms_norm", moved, rows=5, cols=7)
+    monkeypatch.setattr(reading, "_apart", lambda *given: False)
+    assert "as if" not in str(said("rms_norm", moved, rows=5, cols=7))
 
 
 def test_another_row_is_not_named_where_the_answer_is_nothing():
@@ -827,6 +835,8 @@ def test_what_a_number_that_is_all_of_an_output_tells():
     assert not reading.tells(torch.tensor(torch.inf), one, call)
     assert not reading.tells(torch.zeros(9), torch.arange(9) < 2, call)
     assert reading.tells(torch.zeros(9), torch.arange(9) < 3, call)
+    for size, tells in ((2, True), (3, False)):  # of all of an output, as long as that is less than enough elements
+        assert reading.tells(torch.zeros(size), torch.arange(size) < 1, call) == tells
 
 
 def test_a_mutant_that_gives_something_where_the_answer_is_nothing():
@@ -1183,6 +1193,67 @@ def test_parameters_that_are_taken_for_others():
     assert tried("rope", {"interleaved": True}) == ["interleaved False, not True"]
 
 
+def test_all_that_is_tried_of_a_call():
+    """By parameter, operand, axis and size; nothing of what is not given, of zeros, or of an axis of one element."""
+    contract = Contract(
+        operands={
+            "x": Operand("rows cols"),
+            "w": Operand("cols", ("contiguous", "none")),
+            "n": Operand("rows", ("contiguous",), torch.int32),
+        },
+        outputs={"y": Output("rows cols")},
+        sizes=[dict(rows=2, cols=3)],
+        values={"normal": lambda d: {}},
+        expect=lambda inputs, params, **options: {},
+        params={"scale": (0.5, None), "groups": (1, 2), "total": (From(lambda case: 7), 7)},
+        name="made",
+    )
+    case = plain_case(contract, "float32", "normal")
+    x, w, n = torch.ones(2, 3), torch.ones(3), torch.tensor([2, 4])
+
+    def tried(x, w, n):
+        rows, cols = x.shape
+        return texts(
+            reading._changes(contract, replace(case, sizes=(("rows", rows), ("cols", cols))), {"x": x, "w": w, "n": n})
+        )
+
+    def moved(letter, name):
+        return [
+            f"the first {letter} of {name} were every one",
+            f"each {letter} of {name} were the one before",
+            f"each {letter} of {name} were the one after",
+        ]
+
+    def padded(letter, *sizes):
+        what = "with 0 in the places that are new: padding that counts"
+        return [f"{letter} were {size}, {what}" for size in sizes]
+
+    parameters = [
+        "scale were None, not 0.5",
+        *("groups were 2, not 1", "groups were 0, not 1"),
+        *("total were 8, not 7", "total were 6, not 7"),
+    ]
+    counts = ["n were 0, 1, 2, ...", "each of n were one more", "each of n were one less"]
+    assert tried(x, w, n) == [
+        *parameters,
+        *("x were 0", "w were not given"),
+        *("all n were 2 (rows)", "all n were 3 (cols)", *counts),
+        *(*moved("rows", "x"), *moved("cols", "w"), *moved("rows", "n"), *moved("cols", "x")),
+        "rows and cols of x were the other way round in memory",
+        "w were indexed by rows, not by cols",
+        "w were indexed by cols % groups",
+        *("scale were 1/sqrt(rows)", "scale were 1/sqrt(cols)"),
+        *(*padded("rows", 8, 16, 32, 64, 128), *padded("cols", 4, 8, 16, 32, 64, 128)),
+    ]
+    assert tried(torch.zeros(1, 4), None, torch.tensor([4])) == [
+        *parameters,
+        *("all n were 1 (rows)", *counts),
+        *moved("cols", "x"),
+        "scale were 1/sqrt(cols)",
+        *padded("cols", 8, 16, 32, 64, 128),
+    ]
+
+
 def test_mathematics_that_give_nothing_tell_no_slices(monkeypatch):
     contract, case = of_case("rms_norm", rows=3, cols=5)
     got, bad = torch.ones(3, 5), torch.ones(3, 5, dtype=torch.bool)
@@ -1207,3 +1278,51 @@ def test_of_many_slices_none_is_looked_for_in_others(cols, told):
     bad = compare.compare(got, contract.expected(contract.build(case))["y"], torch.float32).bad
     found = reading._slices_read(contract, case, "y", got, bad, float("inf"), "weight", "cols")
     assert found == ({0: 1, 1: 0} if told else None)
+
+
+def test_where_a_kernel_is_wrong_with_other_values():
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    other = contract.expected(contract.build(reading.again(case)))["y"].answer.float()
+
+    def wrong(given):
+        return reading._again_wrong(contract, case, "y", lambda asked: given if asked == reading.again(case) else None)
+
+    got, bad = wrong({"y": other})
+    assert torch.equal(got, other) and bad.shape == (3, 5) and not bad.any()
+    got, bad = wrong({"y": torch.cat([other[:2], 2 * other[2:]])})
+    assert bad.tolist() == [[False] * 5] * 2 + [[True] * 5]
+    for nothing in (None, {}, {"y": None}, {"y": other[:2]}):
+        assert wrong(nothing) is None
+
+
+@pytest.mark.parametrize(("work", "told"), [(2e8, True), (2e8 + 1, False)])
+def test_up_to_how_much_work_readings_are_tried(monkeypatch, work, told):
+    contract = registry.contract("rms_norm")
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    said_so = said("rms_norm", norm(lambda x, w, eps: rms(x, w.roll(1), eps)), rows=5, cols=7)
+    assert (said_so is not None) == told
+
+
+@pytest.mark.parametrize(("work", "sizes"), [(1e6, 3), (1e6 + 1, 0)])
+def test_in_which_sizes_readings_are_told_apart(monkeypatch, work, sizes):
+    """Those of little work, until there are three in which the kernel is wrong."""
+    contract, case = of_case("rms_norm", rows=2, cols=2)
+    monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
+    changes = {str(number): reading._other_operand("weight", lambda w: 2 * w) for number in range(2)}
+    calls = []
+
+    def call(other):
+        calls.append(other)
+        return called(contract, norm(lambda x, w, eps: rms(x, 2 * w, eps)))(other)
+
+    assert reading.told_apart(contract, case, "y", changes, call) == changes and len(calls) == sizes
+
+
+def test_with_which_other_values_a_kernel_is_called():
+    """Those of its family; plain ones three times where only a few elements are wrong."""
+    contract, case = of_case("rms_norm", rows=3, cols=5)
+    case = replace(case, values="large", seed=5)
+    for wrong, values in ((3, [("large", 6)]), (2, [("normal", 6), ("normal", 7), ("normal", 8)])):
+        found = reading.others(contract, case, torch.arange(15) < wrong)
+        assert [(other.values, other.seed) for other in found] == values
+        assert all(replace(other, values="large", seed=5) == case for other in found)

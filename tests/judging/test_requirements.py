@@ -10,7 +10,7 @@ from touchstone.backends import NotRun
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge, requirements
-from touchstone.conformance.judging.judgement import FAILED, NOT_RUN, PASSED, Judgement, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement, Outcome
 from touchstone.conformance.judging.requirements import asked, of_call, of_case, settle
 from touchstone.conformance.judging.trials import (
     AsGraph,
@@ -346,3 +346,14 @@ def test_what_each_check_is_held_against(monkeypatch, check):
     for right, said in ((True, Requirement.CONTRACT), (False, Requirement.EMPTY)):
         monkeypatch.setattr(requirements, "_right", lambda j, case, right=right: right)
         assert of(OnStream(first)) == of(AsGraph(first)) == (ALONE[check] if decided else said)
+
+
+@pytest.mark.parametrize(("status", "held"), [(DECLINED, []), (NOT_RUN, []), (PASSED, ["values", "contract"])])
+def test_nothing_holds_in_a_trial_that_was_not_judged(status, held):
+    """Though some of its calls were compared before one was declined; nor is a note of them held against anything."""
+    j = of_softmax()
+    j.find(Check.VALUES, "another answer", severity="note")
+    j.outcome.status, j.outcome.fractions = status, {"y": 0.5}
+    settle(j)
+    assert j.outcome.requirements == ["values"] and j.outcome.held == held
+    assert j.outcome.findings[0].requirement == ("values" if held else None)

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.judging import trials
@@ -84,7 +85,7 @@ def test_many_calls_are_in_one_dtype_or_in_each():
     assert [trial.case.dtype for trial in of_kind(quick, ManyCalls)] == [SOFTMAX.dtypes[0]]
     assert [trial.case.dtype for trial in of_kind(default, ManyCalls)] == list(SOFTMAX.dtypes)
     (one,) = of_kind(quick, ManyCalls)
-    assert (one.count, one.sized, one.id) == (trials.CALLS, False, f"calls-{SOFTMAX.dtypes[0]}")
+    assert (one.count, one.sized, one.id) == (50, False, f"calls-{SOFTMAX.dtypes[0]}")
     assert one.case.size == dict(SOFTMAX.sizes[0]) and one.case not in one.others and one.others
 
 
@@ -95,10 +96,10 @@ def test_many_calls_are_as_many_as_the_ceiling_of_work_affords():
         (trial,) = of_kind(trials_of(subject(), "quick", ceiling=ceiling)[0], ManyCalls)
         return trial.count
 
-    assert count(1e12) == trials.CALLS
-    assert count(work) == trials.CALLS_WORTH
-    assert count(1.5 * work) == trials.CALLS_WORTH * 3 // 2
-    assert count(work / 100) == trials.FEWEST_CALLS
+    assert count(1e12) == 50
+    assert count(work) == 20
+    assert count(1.5 * work) == 30
+    assert count(work / 100) == 4
 
 
 def test_a_share_has_fewer_calls_in_its_own_dtypes_and_cases():
@@ -108,7 +109,7 @@ def test_a_share_has_fewer_calls_in_its_own_dtypes_and_cases():
     found, plan_of = trials_of(subject(), "default", share=share)
     assert {trial.case.dtype for trial in found} == {"float16"}
     assert {trial.case for trial in of_kind(found, CaseTrial)} <= mine
-    assert [trial.count for trial in of_kind(found, ManyCalls)] == [trials.SHARED_CALLS]
+    assert [trial.count for trial in of_kind(found, ManyCalls)] == [17]
     every = trials_of(subject(), "default")[1]
     assert plan_of.elsewhere == len(every.cases) - len(plan_of.cases) > 0
 
@@ -152,20 +153,20 @@ def test_what_is_watched():
     filled = {case.sizes for case in every if case.filled}
     assert len(own) == len(filled) and {case.sizes for case in own} == filled
     few, _ = watched(own=True)
-    least = sorted(filled, key=lambda sizes: SOFTMAX.work(case_of(size=dict(sizes))))[: trials.WATCHED_SIZES]
-    assert {case.sizes for case in few} == set(least) and len(few) == trials.WATCHED_SIZES
+    least = sorted(filled, key=lambda sizes: SOFTMAX.work(case_of(size=dict(sizes))))[:4]
+    assert {case.sizes for case in few} == set(least) and len(few) == 4
 
 
 def test_what_runs_under_a_targets_instruments():
     """The sizes of least work, and the longest rows of moderate work; fewer where variants share the work."""
     cases = [case for case in plan(SOFTMAX, "default").cases if not SOFTMAX.is_beyond_grid(case)]
-    for shared, count in ((False, trials.INSTRUMENTED_SIZES), (True, trials.SHARED_SIZES)):
+    for shared, count in ((False, 6), (True, 3)):
         found = trials._instrumented(subject(), cases, shared)
         sizes = {case.sizes for case in found}
         filled = {case.sizes for case in cases if case.filled}
         works = {one: SOFTMAX.work(case_of(size=dict(one))) for one in filled}
         least = set(sorted(filled, key=works.__getitem__)[:count])
-        longest = max((one for one in filled if works[one] <= trials.INSTRUMENTED_WORK), key=lambda one: one[-1][1])
+        longest = max((one for one in filled if works[one] <= 3e5), key=lambda one: one[-1][1])
         assert sizes == least | {longest} and len(found) == len(sizes)
         assert longest not in least
     assert trials._instrumented(subject(), [], False) == set()
@@ -202,12 +203,12 @@ def test_untrusted_kernels_get_sizes_that_no_plan_has():
     found, made = trials_of(subject(untrusted=True), "quick", seed=3)
     drawn = [trial.case for trial in of_kind(found, CaseTrial) if trial.case not in made.cases]
     planned = {case.sizes for case in made.cases}
-    assert len(drawn) == trials.DRAWN * len(SOFTMAX.dtypes)
+    assert len(drawn) == 2 * len(SOFTMAX.dtypes)
     assert {dtype: sum(case.dtype == dtype for case in drawn) for dtype in SOFTMAX.dtypes} == dict.fromkeys(
-        SOFTMAX.dtypes, trials.DRAWN
+        SOFTMAX.dtypes, 2
     )
     assert any(case.sizes not in planned for case in drawn)
-    assert all(SOFTMAX.work(case) <= trials.DRAWN_WORK and SOFTMAX.valid(case) for case in drawn)
+    assert all(SOFTMAX.work(case) <= 2e5 and SOFTMAX.valid(case) for case in drawn)
     again = [t.case for t in of_kind(trials_of(subject(untrusted=True), "quick", seed=3)[0], CaseTrial)]
     assert drawn == [case for case in again if case not in made.cases]
     other = [t.case for t in of_kind(trials_of(subject(untrusted=True), "quick", seed=4)[0], CaseTrial)]
@@ -323,3 +324,17 @@ def test_equal_trials_are_one_in_a_set():
 
     assert set(made()) == set(made()) and len({*made(), *made(seed=1)}) == 14
     assert {type(trial) for trial in made()} == set(get_args(trials.Trial))
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(CaseTrial, PropertyTrial, InvalidCall, ManyCalls, OnStream, AsGraph, trials.Int64Index) == []
+
+
+@pytest.mark.parametrize(("work", "found"), [(2e5, True), (2e5 + 1, False)])
+def test_sizes_are_drawn_sixty_times_at_most(monkeypatch, work, found):
+    """Until there are two of a dtype, of no more work than that."""
+    drawn, plain = [], trials.plain_case
+    monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
+    monkeypatch.setattr(trials, "plain_case", lambda *given: drawn.append(given) or plain(*given))
+    cases = trials._of_drawn_sizes(SOFTMAX, [case_of(size=dict(rows=4, cols=5))], 3)
+    assert len(cases) == (2 * len(SOFTMAX.dtypes) if found else 0) and (len(drawn) < 60 if found else len(drawn) == 60)

@@ -148,3 +148,14 @@ def test_places_beyond_a_few_are_not_tried_one_by_one(language):
     assert [note.message.partition(": ")[0] for note in notes] == [f"k.py:{line}" for line in range(8)]
     assert [sum(map(math.isnan, each)) for each in reads[-9:]] == [10, *[1] * 8]
     assert len({note.id for note in notes}) == 8
+
+
+def test_a_failure_that_is_another_with_what_gpus_give_names_the_place(language):
+    """It is wrong there too, so that nothing is said to be right."""
+
+    def fn(x):
+        return softmax(x) * (2 + (0.0 if math.isnan(language.read("k.py:7")) else 1.0))
+
+    for strict in (False, True):
+        lines = judged(fn, strict=strict).findings[0].diagnosis.splitlines()
+        assert lines[-1] == "undefined: k.py:7: a read of nothing"

@@ -1,10 +1,11 @@
 """Small changes to Python source, each of which a test should notice: a `Mutant` is one of them.
 
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
-nothing at run time (annotations, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of a message
-(strings), what says what is known anyway (`assert`, `zip(strict=True)`), how many answers stay computed (`maxsize` of
-`lru_cache`), which decides nothing but time and memory, and device code (`@triton.jit`), which Python does not run. The
-arguments of a function that means the same in either order (`EITHER_WAY`) are not exchanged: nobody could tell.
+nothing at run time (annotations, names of types, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of
+a message (strings), what says what is known anyway (`assert`, `zip(strict=True)`), how many answers stay computed
+(`maxsize` of `lru_cache`), which decides nothing but time and memory, and device code (`@triton.jit`), which Python
+does not run. The arguments of a function that means the same in either order (`EITHER_WAY`) are not exchanged: nobody
+could tell.
 """
 
 import ast
@@ -45,6 +46,8 @@ EITHER_WAY = {"torch.equal", "np.array_equal", "contextlib.suppress"}
 UNTOLD = {("zip", "strict"), ("lru_cache", "maxsize"), ("functools.lru_cache", "maxsize")}  # arguments, by function
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNCHANGED = (ast.Import, ast.ImportFrom, ast.Assert, ast.Global, ast.Nonlocal, ast.Pass)
+CLOCK = "time.monotonic()"  # which never reads the very instant: whether that counts nobody could tell
+GENERIC = {"Callable", "Iterable", "Mapping", "Sequence", "dict", "list", "np.ndarray", "set", "tuple"}
 NOT_RUN = ("annotation", "returns", "targets", "target", "type_params")  # fields of statements
 
 
@@ -260,6 +263,8 @@ class _Finder:
         if isinstance(node, ast.Compare):
             for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
                 token, others = COMPARED[type(operator)]
+                if CLOCK in map(ast.unparse, (left, right)) and len(others) == 2:
+                    others = others[1:]
                 self._between("comparison", left, right, token, others)
 
     def _boolean(self, node: ast.expr) -> None:
@@ -297,7 +302,7 @@ class _Finder:
         for number, keyword in enumerate(node.keywords):
             if keyword.arg is not None and not _is_untold(node, keyword):
                 self._without("drop argument", node, "keywords", number)
-        ordered = len(node.args) >= 2 and ast.unparse(node.func) not in EITHER_WAY
+        ordered = len(node.args) >= 2 and not _is_either_way(node)
         if ordered and not any(isinstance(each, ast.Starred) for each in node.args[:2]):
             (start, middle), (other, end) = map(self._span, node.args[:2])
             swapped = self.text[other:end] + self.text[middle:other] + self.text[start:middle]
@@ -324,7 +329,26 @@ def _is_docstring(number: int, node: ast.stmt) -> bool:
 def _is_for_readers(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return isinstance(node, ast.Assign) and (ast.unparse(node.targets[0]) == "__all__" or _is_type(node.value))
+
+
+def _is_type(node: ast.expr) -> bool:
+    """Whether an expression is a type with parameters, `dict[str, int]`, or a union with one."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _is_type(node.left) or _is_type(node.right)
+    return isinstance(node, ast.Subscript) and ast.unparse(node.value) in GENERIC
+
+
+def _is_either_way(call: ast.Call) -> bool:
+    """Whether a function means the same with its arguments exchanged: the larger of a whole number and another is."""
+    function = ast.unparse(call.func)
+    whole = any(isinstance(getattr(arg, "value", None), int) or _is_length(arg) for arg in call.args)
+    larger = function in ("min", "max") and len(call.args) == 2 and not call.keywords and whole
+    return function in EITHER_WAY or larger
+
+
+def _is_length(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "len"
 
 
 def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.spec import baselines
 from touchstone.conformance.spec.baselines import Baseline, autograd, compiled, eager, library
 
@@ -82,8 +83,20 @@ def test_a_gradient_through_the_compiler(monkeypatch):
     assert baseline.compiles and asked == [{"dynamic": False}, "kept"]
 
 
+def test_a_graph_that_runs_again_keeps_its_memory():
+    config = library("torch._functorch.config")
+    with config.patch(donated_buffer=True):
+        with baselines._graph_kept():
+            assert config.donated_buffer is False
+        assert config.donated_buffer is True
+
+
 def test_a_package_is_imported_where_it_is_used():
     assert library("math").sqrt(4) == 2
     with pytest.raises(ImportError):
         library("nothing_of_this_name")
     assert Baseline("x", lambda arguments: lambda: {}).dtypes is None
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Baseline, baselines.Bench) == []

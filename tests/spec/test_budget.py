@@ -91,6 +91,8 @@ def test_a_wider_number_is_held_to_where_its_dtype_overflows():
     for extra, ok in ((31.953125, False), (31.96875, True), (31.9375, False)):
         expected = Expected(f64(65600.0), extra=extra)
         assert compare(f64(65600.0), expected, torch.float16).ok == ok
+    for extra, ok in ((72.099609375, True), (72.099, False)):  # 65400 + 47.900390625: up to 65520 it is not infinite
+        assert compare(f64(INF), Expected(f64(65400.0), extra=extra), torch.float16).ok == ok
 
 
 def test_exact_families_are_compared_bit_by_bit():

@@ -328,6 +328,23 @@ def test_every_op_has_cases_for_kernels_with_the_usual_restrictions(op, level, l
         assert all(counts[option] >= least // 2 for option in options)
 
 
+def test_how_many_regular_cases_there_are():
+    """Five sizes of one family each, all sizes of four, and at level thorough of all; the families take turns."""
+    sizes = [dict(rows=8 * n, cols=16) for n in range(1, 8)]
+    families = dict.fromkeys("abcdef", draw)
+    contract = toy(regular=Regular(sizes, {"flag": (False, True)}), values=families)
+    for level, count, each in (("quick", 5, 1), ("default", 7, 4), ("thorough", 7, 6)):
+        cases = [case for case in plan(contract, level).cases if case.size in sizes and case.contiguous]
+        assert len(cases) == count * 2 * 2 * each and {case.size["rows"] for case in cases} == {
+            size["rows"] for size in sizes[:count]
+        }
+        of = Counter(case.values for case in cases)
+        assert set(of) == set(families) and max(of.values()) - min(of.values()) <= 4
+        assert Counter((case.dtype, case.param["flag"]) for case in cases) == dict.fromkeys(
+            itertools.product(("float16", "bfloat16"), (False, True)), count * each
+        )
+
+
 def test_regular_cases_have_finite_values_alone():
     contract = toy(regular=Regular([dict(rows=8, cols=16)], {"flag": (True,)}))
     contract.values = {"a": contract.values["a"], "infinite": lambda draw: {n: full(draw, n) for n in draw.operands}}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.contract import (
     GRID_LIMIT,
@@ -15,8 +16,12 @@ from touchstone.conformance.spec.contract import (
     Case,
     Contract,
     From,
+    Int64Index,
+    Invalid,
     Operand,
     Output,
+    Property,
+    Regular,
     dtype_name,
     each_of_one,
     size_text,
@@ -292,3 +297,7 @@ def test_what_is_returned_by_output():
 def test_operands_that_contradict_themselves(about, said):
     with pytest.raises(ValueError, match=said):
         Operand("rows", **about)
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Operand, Output, From, Invalid, Property, Int64Index, Regular, Also, Case) == []

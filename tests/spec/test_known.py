@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests import processes
+from tests.fixed import changeable
 from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
@@ -150,3 +151,7 @@ def test_pytest_takes_a_file_as_check_does(file, tmp_path):
     assert done.returncode == 4 and "--known goes with --kernel" in done.stderr
     done = processes.run_touchstone([*command, "--kernel=kernels.py:right", "--known=no.toml"], tmp_path)
     assert done.returncode == 4 and "--known: no.toml cannot be read: " in done.stderr
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(known.Rule, known.Known) == []

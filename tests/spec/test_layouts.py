@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from tests.fixed import changeable
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.layouts import BROADCASTS, GAP_BYTE, GUARD_BYTES, PLANS, place, values_of
 
@@ -50,6 +51,21 @@ def covered(placed) -> set[int]:
 def test_every_layout_is_tested_here():
     assert {*SHAPES, *FAR} == set(PLANS)
     assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *layouts.PAGES, *BROADCASTS} <= set(PLANS)
+
+
+def test_in_which_layouts_operands_are_tried():
+    """The plainest first, which the plain cases have."""
+    kinds = {
+        layouts.MATRIX: {"transposed", "sliced", "step", "offset", "broadcast", "broadcast_last"},
+        layouts.VECTOR: {"step", "offset", "broadcast_last"},
+        layouts.PAGES: {"interleaved", "heads_inside", "offset", "step"},
+        layouts.HEADS: {"heads_inside", "transposed", "sliced", "step", "offset", "broadcast"},
+        layouts.TABLE: {"transposed", "step", "sliced"},
+    }
+    for (first, *others), expected in kinds.items():
+        assert first == "contiguous" and set(others) == expected and len(others) == len(expected)
+    assert set(BROADCASTS) == {name for name in PLANS if name.startswith("broadcast")}
+    assert [layouts.far_axis(name) for name in FAR] == [0, 1, 2, 3, 4] and layouts.far_axis("step") is None
 
 
 @pytest.mark.parametrize(("name", "shape"), ALL)
@@ -214,3 +230,7 @@ def test_integers_lie_in_an_integer(integer, there):
     assert placed.view.tolist() == [[0, 1, 2], [3, 4, 5]]
     held, seen = placed.buffer.view(torch.int64), covered(placed)
     assert all(int(value) == there for at, value in enumerate(held) if at not in seen)
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(layouts.BufferView) == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.contract import From
@@ -29,6 +30,25 @@ def test_a_condition_is_what_python_says(text, same):
     found = [case for case in CASES if holds(case)]
     assert found == [case for case in CASES if same(case)]
     assert 0 < len(found) < len(CASES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"D {operator} 24" for operator in ("+", "-", "*", "/", "//", "%", "&", "|", "^")),
+        *(f"D {operator} 64" for operator in ("<", "<=", ">", ">=", "==", "!=")),
+        *("-D", "+D", "~D", "D - 64", "not D - 64", "D is not Sk", "1 if causal else 0", "(D, Sk)[0] - 64"),
+        *("D in {64, 128}", "D not in [64, 128]", "D in (64, 128)", "causal and D", "causal or Sk"),
+        *("abs(D - 64)", "all([Sk, causal])", "any([causal, Sk > 64])", "len([D]) - 1", "sum([D, -64])"),
+        *("size['D'] - 64", "param['causal']", "layout['q'] == q == 'step'", "contiguous", "values == 'normal'"),
+    ],
+)
+def test_operators_functions_and_names_of_a_condition(text):
+    holds = condition(text, ATTENTION)
+    for case in CASES:
+        general = dict(size=case.size, param=case.param, layout=case.layout, dtype=case.dtype, values=case.values)
+        names = {**case.layout, **case.param, **case.size, **general, "contiguous": case.contiguous}
+        assert holds(case) is bool(eval(text, {}, names))
 
 
 @pytest.mark.parametrize(
@@ -190,3 +210,7 @@ def test_parameters_of_other_kinds():
     varlen = registry.contract("attention_varlen")
     follows = next(name for name, options in varlen.params.items() if isinstance(options[0], From))
     assert _param(follows, "7", varlen) == 7
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(Narrowing) == []

@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.fixed import changeable
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import sharing
 from touchstone.conformance.spec.cases import plan
 from touchstone.conformance.spec.sharing import FEWEST, homes, shares
 
@@ -66,3 +68,15 @@ def test_what_no_variant_takes_is_in_no_share():
     found = shares(contract, {"a": HALF, "b": HALF}, cases)
     held = {case for share in found.values() for case in share.cases}
     assert held == {case for case in cases if case.dtype in HALF}
+
+
+def test_what_is_passed_on_cannot_be_changed():
+    assert changeable(sharing.Share) == []
+
+
+def test_a_dtype_without_cases_is_nobodys_share():
+    contract = registry.contract("softmax")
+    cases = [case for case in plan(contract, "quick").cases if case.dtype == "float16"]
+    made = shares(contract, {"one": contract.dtypes, "other": contract.dtypes}, cases)
+    assert made["one"].cases | made["other"].cases == set(cases)
+    assert shares(contract, {"one": ("float32",)}, cases)["one"].cases == frozenset()

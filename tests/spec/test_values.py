@@ -94,6 +94,12 @@ def test_the_tail_counts():
     assert values.lift_tail(torch.zeros(())).item() == 0 and values.lift_tail(torch.zeros(2, 0)).shape == (2, 0)
 
 
+@pytest.mark.parametrize("terms", [1, 500, 5000])
+def test_what_many_terms_are_beside_a_large_one(terms):
+    assert values.small_addend(terms) * terms == pytest.approx(values.LARGE_ADDEND / 128, rel=1e-12)
+    assert values.small_addend(0) == values.small_addend(1) and values.LARGE_ADDEND == 512
+
+
 def test_a_family_draws_every_operand_that_is_not_derived():
     contract = registry.contract("attention_backward")
     draw = Draw(plain_case(contract, "float32", next(iter(contract.values))), contract)

@@ -440,7 +440,7 @@ def _free_user(shared: bool) -> int:
 
 
 _hidden = 0  # how many sandboxes want this process hidden
-_was_dumpable = True
+_was_dumpable: bool  # before the first of them
 _hiding = threading.Lock()
 
 

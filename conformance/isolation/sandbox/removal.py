@@ -26,7 +26,7 @@ def _open_and_retry(function: Any, path: str, error: Any) -> None:
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(os.lstat(closed).st_mode):
                 os.chmod(closed, 0o700)
-    if function in (os.unlink, os.rmdir):
+    if function is os.unlink:
         function(path)
     elif os.path.isdir(path):
         shutil.rmtree(path, onerror=_open_and_retry)
