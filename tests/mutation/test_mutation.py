@@ -217,7 +217,8 @@ def test_a_recording_that_was_cut_goes_on_with_the_tests_it_lacks(small, tmp_pat
     name, said = "tests/test_two.py", []
     (small.root / "touchstone").mkdir()
     (small.root / "touchstone" / "one.py").write_text("def one():\n    return 1\n")
-    text = "from touchstone.one import one\n\n\ndef test_one():\n    assert 0\n\n\ndef test_two():\n    one()\n"
+    text = "from touchstone.one import one\n\n\ndef test_one():\n    assert 0\n\n\ndef test_two():\n    given()\n\n\n"
+    text += "def given(): ...\n\n\ngiven.__code__ = one.__code__\n"  # as some code of the judge's is
     (small.root / name).write_text(text)
 
     def record():
