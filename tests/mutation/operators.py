@@ -1,10 +1,11 @@
 """Small changes to Python source, each of which a test should notice: a `Mutant` is one of them.
 
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
-nothing at run time (annotations, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of a message
-(strings), what says what is known anyway (`assert`, `zip(strict=True)`), how many answers stay computed (`maxsize` of
-`lru_cache`), which decides nothing but time and memory, and device code (`@triton.jit`), which Python does not run. The
-arguments of a function that means the same in either order (`EITHER_WAY`) are not exchanged: nobody could tell.
+nothing at run time (annotations and names for types, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader
+of a message (strings, `help` and `metavar` of a command's options), what says what is known anyway (`assert`,
+`zip(strict=True)`), how many answers stay computed (`maxsize` of `lru_cache`), which decides nothing but time and
+memory, and device code (`@triton.jit`), which Python does not run. The arguments of a function that means the same in
+either order (`EITHER_WAY`) are not exchanged: nobody could tell.
 """
 
 import ast
@@ -42,7 +43,10 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitXor: ("^", "|"),
 }
 EITHER_WAY = {"torch.equal", "np.array_equal", "contextlib.suppress"}
-UNTOLD = {("zip", "strict"), ("lru_cache", "maxsize"), ("functools.lru_cache", "maxsize")}  # arguments, by function
+UNTOLD = {  # arguments, by function
+    *(("zip", "strict"), ("lru_cache", "maxsize"), ("add_argument", "help"), ("add_argument", "metavar"))
+}
+GENERIC = {"tuple", "dict", "list", "set", "frozenset", "type", "Callable"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNCHANGED = (ast.Import, ast.ImportFrom, ast.Assert, ast.Global, ast.Nonlocal, ast.Pass)
 NOT_RUN = ("annotation", "returns", "targets", "target", "type_params")  # fields of statements
@@ -324,11 +328,14 @@ def _is_docstring(number: int, node: ast.stmt) -> bool:
 def _is_for_readers(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    if not isinstance(node, ast.Assign):
+        return False
+    names_a_type = isinstance(node.value, ast.Subscript) and ast.unparse(node.value.value) in GENERIC
+    return names_a_type or ast.unparse(node.targets[0]) == "__all__"
 
 
 def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:
-    return isinstance(call, ast.Call) and (ast.unparse(call.func), keyword.arg) in UNTOLD
+    return isinstance(call, ast.Call) and (ast.unparse(call.func).split(".")[-1], keyword.arg) in UNTOLD
 
 
 def _is_text(node: ast.AST) -> bool:
