@@ -1,5 +1,6 @@
 """Gluon's language in the interpreter: what becomes of layouts, which operations are refused, what a launch is told."""
 
+import operator
 from types import SimpleNamespace
 
 import numpy as np
@@ -286,6 +287,19 @@ def test_a_layout_that_the_compiler_refuses():
             layouts.check(warps, layout, shape)
     with pytest.raises(KernelError, match="^the compiler refuses it"):
         layouts.split(4, TURNED, (64, 2))
+
+
+def test_a_list_of_a_kernel_is_added_to_as_a_tuple_is():
+    made = stock._touchstone_list
+    for one, other in (
+        (made([1]), (2,)),
+        (made([1]), [2]),
+        ((1,), made([2])),
+        ([1], made([2])),
+        (made([1]), made([2])),
+    ):
+        assert list(operator.add(one, other)) == [1, 2]
+    assert type(operator.add(made([1]), (2,))) is type(operator.add((1,), made([2]))) is made
 
 
 @pytest.mark.parametrize(("order", "rank"), [((0, 0), 2), ((0, 1, 2), 2), ((1,), 1), ((0,), 2)])
