@@ -121,8 +121,6 @@ class Text:
         outside = False
         for match in _TOKEN.finditer(text):
             kind = match.lastgroup or ""
-            if kind == "d":
-                kind = "text"
             if kind == "line":
                 marker = _MARKER.match(match.group())
                 if marker:
@@ -161,7 +159,7 @@ class Text:
         return ends
 
     def _angles(self, at: int) -> int:
-        """The token that closes `<` at `at`."""
+        """The token that closes `<` at `at`; the last of the statement where none does."""
         depth = 0
         while at < len(self.code):
             text = self.code[at].text
@@ -176,7 +174,7 @@ class Text:
                 if depth <= 0:
                     return at
             elif text == ";":
-                return at
+                return at - 1
             at += 1
         return len(self.code) - 1
 
@@ -187,10 +185,10 @@ class Text:
             if text in (";", "}", ")"):
                 at += 1
                 continue
-            if text == "[" and at + 1 < end and code[at + 1].text == "[":
+            if text == "[":  # an attribute
                 at = self._ends[at] + 1
                 continue
-            if text == "extern" and at + 2 < end and code[at + 1].kind == "text" and code[at + 2].text == "{":
+            if at + 2 < end and code[at + 1].kind == "text" and code[at + 2].text == "{":  # extern "C"
                 yield from self._scope(at + 3, self._ends[at + 2], scopes)
                 at = self._ends[at + 2] + 1
                 continue

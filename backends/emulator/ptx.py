@@ -46,8 +46,7 @@ _SPECIAL = {
     **{f"nclusterid.{axis}": f"touchstone::ptx::blocks_in('{axis}')" for axis in "xyz"},
 }  # fmt: skip
 _NOTHING = re.compile(
-    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|pragma|isspacep\.nothing"
-    r"|cp\.async\.bulk\.prefetch)\b"
+    r"(?:prefetch\w*|discard|applypriority|griddepcontrol|setmaxnreg|\.pragma|cp\.async\.bulk\.prefetch)\b"
 )
 _BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -93,12 +92,10 @@ class _Statement:
         self.lines: list[str] = []
         self.copied: dict[str, tuple[str, str]] = {}  # operands: how a copy is made of each, and how it is given back
         self.expressions: dict[str, str] = {}
-        self.constants: dict[int, str] = {}
         self.types: dict[str, str] = {}
         for number, (constraint, expression) in enumerate([*outputs, *inputs]):
-            name, letter = f"ts_{number}", constraint.strip("=+&%")[:1]
+            name, letter = f"ts_{number}", constraint.strip("=+&%")
             if letter in ("n", "i"):
-                self.constants[number] = f"({expression})"
                 self.types[name] = "int64_t"
                 self.lines.append(f"const auto {name} = {expression}; (void){name};")
                 continue
@@ -112,8 +109,7 @@ class _Statement:
                 f"{kind} {name} = {first}; (void){name};",
                 f"touchstone::ptx::put({expression}, {name});" if out else "",
             )
-            if out:
-                self.expressions[name] = expression
+            self.expressions[name] = expression
         self.placed: set[str] = set()  # operands that an instruction writes to later, in their own places
         self.where = where
         text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.S)
@@ -121,21 +117,17 @@ class _Statement:
         self.body = re.sub(r"%(\d+)", r"ts_\1", text).replace("\x01", "%")
 
     def text(self) -> str:
-        position, depth, statements = 0, 0, []
-        body = self.body.strip()
-        if body and not body.endswith((";", "}")):
-            body += ";"
+        position, statements = 0, []
+        body = f"{self.body.strip()};"
         labels = set(re.findall(r"(?:^|[;{}\s])([A-Za-z_$][\w$]*)\s*:(?!:)", body))
-        while position < len(body) and body[position:].strip():
+        while body[position:].strip():
             found = _STATEMENT.match(body, position)
             if not found:
                 raise NotKnown(" ".join(body[position:].split())[:80])
             position = found.end()
             if found.group(1):
                 statements.append(f"{self._label(found.group(1))}: (void)0;")
-            elif found.group(2):
-                depth += 1 if found.group(2) == "{" else -1
-            elif found.group(3).strip():
+            elif found.group(3):
                 statements += self._instruction(" ".join(found.group(3).split()), labels)
         declared = [s for s in statements if s.startswith("\x02")]  # before any label
         rest = [s for s in statements if not s.startswith("\x02")]
@@ -163,13 +155,11 @@ class _Statement:
             if operands[0] not in labels:
                 raise NotKnown(line)
             return [f"{condition}goto {self._label(operands[0])};"]
-        if head in ("ret", "exit"):
-            raise NotKnown(line)
         made = self._one(head, operands)
         return [f"{condition}{{ {made} }}"]
 
     def _registers(self, line: str) -> list[str]:
-        kind, _, names = line[4:].strip().partition(" ")
+        kind, _, names = line.removeprefix(".reg").strip().partition(" ")
         kind = kind.lstrip(".")
         if kind not in _TYPES and kind != "b128":
             raise NotKnown(line)
@@ -282,7 +272,7 @@ def literal(text: str) -> str:
 
 
 def _kind(words: list[str]) -> str:
-    return _TYPES[next(word for word in reversed(words) if word in _TYPES)]
+    return _TYPES[words[-1]]
 
 
 def _space(words: list[str]) -> str:
@@ -293,10 +283,18 @@ def _vector(words: list[str]) -> int:
     return next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
 
 
+def _saturated(words: list[str], kind: str, value: str) -> str:
+    """`value`, to [0, 1] where the instruction says so; NotKnown where that is no float32."""
+    if "sat" not in words:
+        return value
+    if kind != "float":
+        raise NotKnown(".".join(words))
+    return f"__saturatef({value})"
+
+
 def _arithmetic(s: _Statement, words: list[str], ops: list[str]) -> str:
     kind = _kind(words)
     a, b = s.value(ops[1], kind), s.value(ops[2], kind)
-    saturate = "sat" in words and kind in ("float", "double")
     if words[0] in _BINARY:
         value = f"({a} {_BINARY[words[0]]} {b})"
         if "cc" in words:
@@ -304,15 +302,15 @@ def _arithmetic(s: _Statement, words: list[str], ops: list[str]) -> str:
         value = f"static_cast<{kind}>{value}"
     else:
         value = f"touchstone::ptx::{words[0]}_({a}, {b})"
-    return s.put(ops[0], f"__saturatef({value})" if saturate else value)
+    return s.put(ops[0], _saturated(words, kind, value))
 
 
 def _wide(s: _Statement, words: list[str], ops: list[str]) -> str:
     """mul, mad, fma."""
     kind = _kind(words)
-    mode = next((w for w in words if w in ("lo", "hi", "wide")), "lo")
+    mode = next((w for w in words if w in ("hi", "wide")), "lo")
     a, b = s.value(ops[1], kind), s.value(ops[2], kind)
-    if mode == "lo" or "int" not in kind:
+    if mode == "lo":
         value = f"touchstone::ptx::fma_({a}, {b}, {s.value(ops[3], kind)})" if words[0] == "fma" else f"({a} * {b})"
     else:
         value = f"touchstone::ptx::{mode}({a}, {b})"
@@ -321,9 +319,9 @@ def _wide(s: _Statement, words: list[str], ops: list[str]) -> str:
         value = f"({value} + {s.value(ops[3], third)})"
     if "relu" in words or "cc" in words:
         raise NotKnown(".".join(words))
-    if "int" not in kind or mode != "wide":
+    if mode != "wide":
         value = f"static_cast<{kind}>({value})"
-    return s.put(ops[0], f"__saturatef({value})" if "sat" in words else value)
+    return s.put(ops[0], _saturated(words, kind, value))
 
 
 def _unary(s: _Statement, words: list[str], ops: list[str]) -> str:
@@ -338,60 +336,62 @@ def _shift(s: _Statement, words: list[str], ops: list[str]) -> str:
 def _mov(s: _Statement, words: list[str], ops: list[str]) -> str:
     kind = _kind(words)
     to, source = s.each(ops[0]), s.each(ops[1])
-    if len(to) > 1:
-        bits = int(re.sub(r"\D", "", words[-1])) // len(to)
-        whole = f"const auto ts_w = {s.value(ops[1], f'uint{words[-1][1:]}_t')}; "
-        return whole + " ".join(
-            s.put(one, f"static_cast<uint{bits}_t>(ts_w >> {bits * i})") for i, one in enumerate(to) if one != "_"
+    if len(to) > 1 or len(source) > 1:
+        total = int(re.sub(r"\D", "", kind))
+        bits = total // (len(to) * len(source))  # of a part: one of the two is whole
+        whole, part, places = f"uint{total}_t", f"uint{bits}_t", range(0, total, bits)
+        if len(to) > 1:
+            parts = (
+                s.put(one, f"static_cast<{part}>(ts_w >> {at})")
+                for one, at in zip(to, places, strict=True)
+                if one != "_"
+            )
+            return f"const auto ts_w = {s.value(ops[1], whole)}; {' '.join(parts)}"
+        shifted = (
+            f"static_cast<{whole}>({s.value(one, part)}) << {at}" for one, at in zip(source, places, strict=True)
         )
-    if len(source) > 1:
-        total = int(words[-1][1:])
-        bits = total // len(source)
-        parts = (
-            f"static_cast<uint{total}_t>({s.value(one, f'uint{bits}_t')}) << {bits * i}" for i, one in enumerate(source)
-        )
-        return s.put(ops[0], f"({' | '.join(parts)})")
+        return s.put(ops[0], f"({' | '.join(shifted)})")
     return s.put(ops[0], s.value(ops[1], kind))
 
 
 def _cvt(s: _Statement, words: list[str], ops: list[str]) -> str:
-    kinds = [word for word in words if word in _TYPES or word in ("tf32", "e4m3x2", "e5m2x2")]
-    to, source = kinds[-2], kinds[-1]
+    to, source = words[-2:]
+    if {"rz", "rm", "rp"} & set(words):  # to numbers in between it rounds to nearest only
+        raise NotKnown(".".join(words))
     if to == "tf32":
         return s.put(ops[0], f"touchstone::ptx::to_tf32({s.value(ops[1], 'float')}, {str('rna' in words).lower()})")
     if to.endswith("x2"):
-        if source != "f32" or to not in _TYPES:
-            raise NotKnown(".".join(words))
         relu = str("relu" in words).lower()
         return s.put(
             ops[0],
             f"touchstone::ptx::pack<{_TYPES[to]}>({s.value(ops[1], 'float')}, {s.value(ops[2], 'float')}, {relu})",
         )
-    rounding = next((w for w in words if w in ("rni", "rzi", "rmi", "rpi", "rn", "rz", "rm", "rp")), "rn")
+    rounding = next((w for w in words if w in ("rni", "rzi", "rmi", "rpi")), "rn")
     value = f"touchstone::ptx::convert<{_TYPES[to]}>({s.value(ops[1], _TYPES[source])}, touchstone::ptx::{rounding})"
-    return s.put(ops[0], f"__saturatef({value})" if "sat" in words and to == "f32" else value)
+    clamps = "int" in _TYPES[to] and "int" not in _TYPES[source]  # as floats that become integers always do
+    return s.put(ops[0], value if clamps else _saturated(words, _TYPES[to], value))
 
 
 def _setp(s: _Statement, words: list[str], ops: list[str]) -> str:
     kind = _kind(words)
     name = words[1]
-    if len(words) > 3 and words[2] in ("and", "or", "xor"):
-        joined = {"and": "&&", "or": "||", "xor": "!="}[words[2]]
-    else:
-        joined = ""
+    joined = {"and": "&&", "or": "||", "xor": "!="}.get(words[2])
     a, b = s.value(ops[1], kind), s.value(ops[2], kind)
     if name in _COMPARE:
         value = f"({a} {_COMPARE[name]} {b})"
-    elif name[:-1] in _COMPARE and name.endswith("u"):
-        value = f"(!({a} == {a}) || !({b} == {b}) || {a} {_COMPARE[name[:-1]]} {b})"
+    elif name.removesuffix("u") in _COMPARE:
+        value = f"(!({a} == {a}) || !({b} == {b}) || {a} {_COMPARE[name.removesuffix('u')]} {b})"
     elif name in ("num", "nan"):
         value = f"({'' if name == 'num' else '!'}({a} == {a} && {b} == {b}))"
     else:
         raise NotKnown(".".join(words))
+    if kind.endswith("2"):  # of two numbers, p|q are of one each
+        raise NotKnown(".".join(words))
+    opposite = f"!{value}"
     if joined:
-        value = f"({value} {joined} {s.value(ops[3], 'bool')})"
+        value, opposite = (f"({each} {joined} {s.value(ops[3], 'bool')})" for each in (value, opposite))
     first, _, second = ops[0].partition("|")
-    return s.put(first, value) + (s.put(second, f"!{value}") if second else "")
+    return s.put(first, value) + (s.put(second, opposite) if second else "")
 
 
 def _selp(s: _Statement, words: list[str], ops: list[str]) -> str:
@@ -403,8 +403,6 @@ def _three(s: _Statement, words: list[str], ops: list[str]) -> str:
     """lop3, prmt, bfe, bfi, sad, shf, dp4a: functions of 32-bit words."""
     kind = _kind(words)
     name = words[0] + ("_" + words[1] if words[0] == "shf" else "")
-    if words[0] == "prmt" and words[1:] != ["b32"]:
-        raise NotKnown(".".join(words))
     kinds = [kind] * (len(ops) - 1)
     if words[0] in ("bfe", "bfi"):
         kinds[-2:] = ["uint32_t", "uint32_t"]
@@ -419,13 +417,19 @@ def _three(s: _Statement, words: list[str], ops: list[str]) -> str:
     return s.put(ops[0], f"touchstone::ptx::{name}({values}{extra})")
 
 
-def _ld(s: _Statement, words: list[str], ops: list[str]) -> str:
-    kind = _TYPES.get(words[-1])
-    if kind is None or "param" in words:
+def _in_memory(words: list[str]) -> str:
+    kind = _TYPES.get(words[-1], "")
+    if not kind or kind == "bool" or "ptx::" in kind:
         raise NotKnown(".".join(words))
-    kind = f"uint{words[-1][-2:] if words[-1] != 'pred' else 8}_t" if "ptx::" in kind else kind
+    return kind
+
+
+def _ld(s: _Statement, words: list[str], ops: list[str]) -> str:
+    kind = _in_memory(words)
+    if "param" in words:
+        raise NotKnown(".".join(words))
     count, to = _vector(words), s.each(ops[0])
-    volatile = any(w in words for w in ("volatile", "relaxed", "acquire", "mmio"))
+    volatile = any(w in words for w in ("volatile", "relaxed", "acquire"))
     fence = "ts_fence();" if "acquire" in words else ""
     pointer = s.address(ops[1], _space(words))
     out = f"const auto ts_v = touchstone::ptx::load<{kind}, {count}, {str(volatile).lower()}>({pointer}); {fence}"
@@ -433,10 +437,9 @@ def _ld(s: _Statement, words: list[str], ops: list[str]) -> str:
 
 
 def _st(s: _Statement, words: list[str], ops: list[str]) -> str:
-    kind = _TYPES[words[-1]]
-    kind = f"uint{words[-1][-2:]}_t" if "ptx::" in kind else kind
+    kind = _in_memory(words)
     count, source = _vector(words), s.each(ops[1])
-    volatile = any(w in words for w in ("volatile", "relaxed", "release", "mmio"))
+    volatile = any(w in words for w in ("volatile", "relaxed", "release"))
     fence = "ts_fence();" if "release" in words else ""
     values = ", ".join(s.value(one, kind) for one in source)
     pointer = s.address(ops[0], _space(words))
@@ -460,10 +463,10 @@ def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     returns = words[0] == "atom"
     operation = next(w for w in words if w in _ATOMICS)
     kind = _ATOMIC_KINDS[words[-1]]
-    if _vector(words) > 1 and not returns and (operation, kind) == ("add", "float"):
+    if _vector(words) > 1 and (operation, kind) == ("add", "float"):
         values = ", ".join(s.value(one, kind) for one in s.each(ops[1]))
         return f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, {{{{{values}}}}});"
-    if _vector(words) > 1 or (words[-1] == "s64" and operation in ("min", "max")):
+    if words[-1] == "s64" and operation in ("min", "max"):
         raise NotKnown(".".join(words))
     at = 1 if returns else 0
     pointer = f"reinterpret_cast<{kind}*>({s.address(ops[at], _space(words))})"
@@ -480,7 +483,7 @@ def _bar(s: _Statement, words: list[str], ops: list[str]) -> str:
         return "touchstone::ptx::cluster_arrive();" if "arrive" in words else "touchstone::ptx::cluster_wait();"
     number = s.value(ops[0], "uint32_t")
     threads = s.value(ops[1], "uint32_t") if len(ops) > 1 else "0u"
-    if "sync" in words and "red" not in words:
+    if "sync" in words:
         return f"touchstone::ptx::barrier({number}, {threads}, true);"
     if "arrive" in words:
         return f"touchstone::ptx::barrier({number}, {threads}, false);"
@@ -627,10 +630,10 @@ def _wgmma(s: _Statement, words: list[str], ops: list[str]) -> str:
         return f"touchstone::ptx::wgmma_wait({s.value(ops[0], 'int')});"
     shape = next(w for w in words if re.fullmatch(r"m64n\d+k\d+", w))
     n, k = map(int, re.findall(r"\d+", shape)[1:])
-    d, a, b = (_NUMBERS[w] for w in words[words.index(shape) + 1 :] if w in _NUMBERS)
+    d, a, b = (_NUMBERS[w] for w in words if w in _NUMBERS)
     depth = {"TS_F16": 16, "TS_BF16": 16, "TS_TF32": 8}.get(a, 32)
     sums = s.each(ops[0])
-    if words[1] != "mma_async" or "sp" in words or k != depth or n % 8 or not 8 <= n <= 256:
+    if "sp" in words or k != depth or n not in range(8, 257, 8):
         raise NotKnown(".".join(words))
     if len(sums) != (n // 4 if d == "TS_F16" else n // 2):
         raise NotKnown(f"{'.'.join(words)} with {len(sums)} accumulators")
@@ -641,7 +644,7 @@ def _wgmma(s: _Statement, words: list[str], ops: list[str]) -> str:
     else:
         operand = f"touchstone::ptx::Left{{{s.value(ops[1], 'uint64_t')}, {{}}, false}}"
     rest = [s.value(one, "int") for one in ops[4:]]
-    if depth == 16 and ops[1].strip().startswith("{"):
+    if ops[1].strip().startswith("{"):
         rest.insert(2, "0")  # a in registers lies one way only
     scale_a, scale_b, along_m, along_n = [*rest, *["1", "1", "0", "0"][len(rest) :]]
     places = ", ".join(s.place(one) for one in sums)
@@ -673,7 +676,7 @@ def _elect(s: _Statement, words: list[str], ops: list[str]) -> str:
 
 def _ldmatrix(s: _Statement, words: list[str], ops: list[str]) -> str:
     count = next(int(w[1]) for w in words if w in ("x1", "x2", "x4"))
-    if "b16" not in words or "m8n8" not in words:
+    if "b16" not in words:
         raise NotKnown(".".join(words))
     transposed = str("trans" in words).lower()
     if words[0] == "ldmatrix":
@@ -696,7 +699,7 @@ _ELEMENTS = {"f16": "Half", "bf16": "Brain", "tf32": "Tf32", "s8": "int8_t", "u8
 def _mma(s: _Statement, words: list[str], ops: list[str]) -> str:
     shape = next(w for w in words if re.fullmatch(r"m\d+n\d+k\d+", w))
     m, n, k = map(int, re.findall(r"\d+", shape))
-    if "sp" in words or {"xor", "and"} & set(words) or ((m, n, k) == (8, 8, 4) and "f64" not in words):
+    if "sp" in words or ((m, n, k) == (8, 8, 4) and "f64" not in words):
         raise NotKnown(".".join(words))
     kinds = [w for w in words if w in _ELEMENTS]
     d, a, b, c = (_ELEMENTS[w] for w in kinds)
@@ -725,16 +728,15 @@ def _mma(s: _Statement, words: list[str], ops: list[str]) -> str:
 
 def _mbarrier(s: _Statement, words: list[str], ops: list[str]) -> str:
     what = words[1]
-    space = _space(words) if any(w.startswith("shared") for w in words) else "generic"
+    space = _space(words)
     if what in ("init", "inval"):
         count = s.value(ops[1], "uint32_t") if what == "init" else "0u"
         return f"touchstone::ptx::mbarrier_init({s.address(ops[0], space)}, {count});"
     if what in ("arrive", "arrive_drop", "expect_tx", "complete_tx"):
-        returns = what.startswith("arrive") and not ops[0].startswith("[")
-        at = 1 if returns else 0
+        at = 1 if what.startswith("arrive") else 0
         pointer = s.address(ops[at], space)
         more = ops[at + 1] if len(ops) > at + 1 else None
-        if not what.startswith("arrive"):
+        if not at:
             sign = "-" if what == "complete_tx" else ""
             return f"touchstone::ptx::mbarrier_expect({pointer}, {sign}{s.value(str(more), 'int64_t')});"
         verb = "drop" if what == "arrive_drop" else "arrive"
@@ -742,7 +744,7 @@ def _mbarrier(s: _Statement, words: list[str], ops: list[str]) -> str:
             call = f"touchstone::ptx::mbarrier_{verb}({pointer}, 1u, {s.value(str(more), 'uint32_t')})"
         else:
             call = f"touchstone::ptx::mbarrier_{verb}({pointer}, {s.value(more, 'uint32_t') if more else '1u'}, 0u)"
-        return s.put(ops[0], call) if returns else f"{call};"
+        return s.put(ops[0], call)
     if what in ("test_wait", "try_wait"):
         parity = "parity" in words
         kind = "uint32_t" if parity else "uint64_t"

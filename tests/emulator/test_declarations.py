@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from touchstone.backends.emulator.declarations import Text
+from touchstone.backends.emulator.declarations import Text, opened
 
 NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     # variables
@@ -429,3 +429,160 @@ def test_a_text_that_ends_too_early_is_read_to_its_end(text):
         read = Text(whole)
         read.needed()
         read.launches()
+
+
+QUALIFIERS = [
+    "static", "inline", "extern", "const", "constexpr", "volatile", "friend", "virtual", "mutable",
+    "__forceinline__", "__inline__", "__noinline__", "__host__", "__restrict__", "__inline", "thread_local",
+    "register", "__device__", "__global__", "__constant__", "__shared__", "__managed__", "C10_DEVICE",
+    "C10_HOST_DEVICE",
+]  # fmt: skip
+BRACKETED = [
+    "__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__align__", "alignas", "__attribute__", "__declspec__",
+    "decltype", "noexcept", "__block_size__", "explicit", "requires", "C10_LAUNCH_BOUNDS_1", "C10_LAUNCH_BOUNDS_2",
+]  # fmt: skip
+FOR_THE_HOST = [
+    "constructor", "destructor", "init_priority", "ifunc", "alias", "weakref", "section", "naked", "cleanup",
+    "target", "target_clones", "disable_sanitizer_instrumentation", "no_sanitize", "no_sanitize_address",
+]  # fmt: skip
+
+
+def only(text):
+    (found,) = Text(text).declarations
+    return found.kind, set(found.names), found.device
+
+
+@pytest.mark.parametrize("word", QUALIFIERS)
+def test_a_qualifier_is_no_name_and_hides_no_type(word):
+    assert only(f"{word} struct S {{ int a; }} x;") == ("type", {"S", "x"}, True)
+    assert only(f"{word} struct S* f(int a) {{ return 0; }}")[:2] == ("function", {"f"})
+    assert only(f"float {word} = 1;")[1] == set()
+
+
+@pytest.mark.parametrize("word", BRACKETED)
+def test_what_stands_in_the_brackets_of_an_attribute_is_no_part_of_a_declaration(word):
+    assert only(f"__device__ {word}(g(1), {{x}}) int f(int a) {{ return 1; }}") == ("function", {"f"}, True)
+    assert only(f"struct {word}(sizeof(T), 2) S {{ int a; }};") == ("type", {"S"}, True)
+    kind, names, device = only(f"__device__ {word}(n = 1) int x[2] = {{1, 2}}, y;")
+    assert (kind, device) == ("variable", True) and {"x", "y"} <= names
+
+
+@pytest.mark.parametrize("word", FOR_THE_HOST)
+def test_an_attribute_for_the_host_alone(word):
+    for text in (f"__attribute__(({word}(1))) void f();", f"[[a::__{word}__]] int x; [[gnu::{word}]]"):
+        read = Text(f"void g() {{ {text} }}")
+        assert list(read.host_attributes(read.declarations[0])) == [word] * text.count(word)
+    read = Text(f"void {word}() {{ {word}(a[{word}]); }}")
+    assert list(read.host_attributes(read.declarations[0])) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["__device__", "__global__", "C10_DEVICE", "C10_HOST_DEVICE", "constexpr", "consteval"]
+)
+def test_a_function_that_a_kernel_may_call(word):
+    assert only(f"{word} int f(int a);") == ("function", {"f"}, True)
+    assert only("int f(int a);") == ("function", {"f"}, False)
+
+
+@pytest.mark.parametrize(
+    "word", ["__constant__", "__shared__", "__managed__", "__device__", "const", "constexpr", "C10_DEVICE"]
+)
+def test_a_variable_that_a_kernel_may_use(word):
+    assert only(f"{word} int x = 1;")[::2] == ("variable", True) and only("int x = 1;")[::2] == ("variable", False)
+    for text in ("std::string x;", "std::vector<int> x;", "std::map<int, int> x;", 'char x[] = "";'):
+        assert only(f"const {text}")[2] is False
+
+
+def test_built_in_types_are_no_names():
+    built_in = "void, bool, char, short, int, long, signed, unsigned, float, double, auto"
+    assert only(f"typedef void Fn({built_in});") == ("type", {"Fn"}, True)
+
+
+def test_what_opens_namespaces():
+    assert opened(("a", "", "inline b")) == "namespace a {namespace  {inline namespace b {" and opened(()) == ""
+
+
+def texts(text):
+    read = Text(text)
+    return [read.source_of((d.first, d.last + 1)) for d in read.declarations]
+
+
+def test_where_declarations_end():
+    for parts in (
+        ["int a = f([](int x) { return x; }, 3);", "int b;"],
+        ["int a = (b < c), d;", "bool e = f < g;", "int h;"],
+        ["template <class T> requires (sizeof(T) > 2) && C<T> struct S { T x; };", "int b;"],
+        ["template <class T> requires C<T> auto f(T x) { return x; }", "int b;"],
+        ["template <class T> requires C<T> void f(T x) { }", "int b;"],
+        ["using A = int;", "using namespace b;", "using c::d;", "int e;"],
+        ["namespace x = a::b;", "int b;"],
+        ["struct A { int x = 1; A() : x{2} {} } a = {}, *b;", "int c;"],
+        ["enum class E : unsigned { A = 1, B = (2), } e;", "int c;"],
+        ["A::A() : x{1}, B<int>{2}, y(3) { z = 1; }", "int c;"],
+        ["auto f() -> decltype(g({1})) { return 1; }", "int c;"],
+        ["bool S::operator()(int a) { return a; }", "bool operator==(S a, S b) { return 1; }", "int c;"],
+        ["S operator[](int i);", "operator bool() { return 1; }", "int c;"],
+        ["int a[] = {1, 2}, b{3};", "static_assert(a[0] == 1);", "concept;", "int c;"],
+        ["class A;", "class B : A { void f() {} int g; };", "int c;"],
+        ["int a([3);", "int c;"],
+    ):
+        assert texts("\n".join(parts)) == parts
+    assert texts("[[a]] int x; [[b(1), c]] [[d]] void f() {}") == ["int x;", "void f() {}"]
+    assert texts('extern "C" { int a; } extern "C" int b; namespace { int c; }') == [
+        "int a;",
+        'extern "C" int b;',
+        "int c;",
+    ]
+    assert texts("int a; } ; ) int b;") == ["int a;", "int b;"]
+
+
+def test_what_angles_enclose():
+    for text, end in (
+        ("x < y; z > w", 2),
+        ("x < y", 2),
+        ("x < k<<<1>>>, 2 > ;", 8),
+        ("A<B<C<D>>> x", 7),
+        ("A<(1 > 2), {3 > 4}>;", 13),
+    ):
+        assert Text(text)._angles(1) == end, text
+
+
+def test_names_of_a_type_and_of_what_is_declared_with_it():
+    for text, names in (
+        ("struct A : B<int> { int x; } a, *b;", "A a b"),
+        ("template <class T> struct A<T, 2> : B { int x; };", "A"),
+        ("struct A::B { int x; };", "A B"),
+        ("enum E { LOW, HIGH = LOW + f(2) } e;", "E LOW HIGH f e"),
+        ("enum E : int;", "E"),
+        ("struct __align__(f(x)) A { };", "A"),
+        ("class A final : B { };", "A"),
+        ("enum class E { X };", "E X"),
+    ):
+        assert only(text)[:2] == ("type", set(names.split())), text
+
+
+def test_calls_that_are_none_of_a_function_in_use():
+    for text, count in (("x = *f(i);", 0), ("y = &f(j);", 0), ("~f(k);", 0), ("a.f(1); b->f(2); c::f(3);", 0),
+                        ("int f(4);", 0), ("f; f[1];", 0),
+                        ("return f(5); g(f(6)); else f(7); do f(8);", 4)):  # fmt: skip
+        read = Text(f"int g() {{ {text} }}")
+        assert len(list(read.calls(read.declarations[0], {"f"}))) == count, text
+
+
+def test_constants_and_types_of_the_function_around_a_launch():
+    def arguments(before, launch="k<A>"):
+        return [la.arguments for la in Text(f"void run() {{ {before} {launch}<<<1, 1>>>(x); }}").launches()]
+
+    for before, found in (
+        ("const int A = 3;", "3"), ("constexpr int A{3 + 1};", "3 + 1"),
+        ("static const int A = f(1, 2), B = 4;", "f(1, 2)"),
+        ("using A = Pair<int, 2>;", "Pair<int, 2>"), ("int A = 3;", "A"), ("const int A = 3; if (A == 4) { }", "3"),
+        ("const int B = 2; const int A = B * B;", "2 * 2"), ("{ const int A = 5; }", "5"),
+        ("const int B = 1, A = B;", "1"),
+        ("const bool A = x < y;", "x < y"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
+    ):  # fmt: skip
+        assert arguments(before) == [found], before
+    assert arguments("const int A = 3;", "k<A, sizeof(A) > ") == ["3, sizeof(3)"] and arguments(
+        "", "k<(1 > 0), B<2>, 3>"
+    ) == ["(1 > 0), B<2>, 3"]
+    assert [la.arguments for la in Text("const int A = 3; void run() { k<A><<<1, 1>>>(); }").launches()] == ["A"]

@@ -143,7 +143,7 @@ INSTRUCTIONS: list[tuple[str, str, list, float]] = [
         (f"{{.reg .pred p, q, r; setp.ne.s32 r, %3, 0; setp.lt.{join}.s32 p|q, %1, %2, r; selp.b32 %0, 1, 0, p; "
          "@q add.s32 %0, %0, 2;}", "r", [("r", a), ("r", b), ("r", c)], right)
         for join, a, b, c, right in (
-            ("and", 1, 2, 1, 1), ("and", 1, 2, 0, 2), ("or", 2, 1, 1, 1), ("or", 2, 1, 0, 2), ("xor", 1, 2, 1, 2),
+            ("and", 1, 2, 1, 1), ("and", 1, 2, 0, 0), ("or", 2, 1, 1, 3), ("or", 2, 1, 0, 2), ("xor", 1, 2, 1, 2),
             ("xor", 1, 2, 0, 1),
         )
     ),

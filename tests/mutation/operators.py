@@ -2,10 +2,10 @@
 
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
 nothing at run time (annotations, names of types, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of
-a message (strings), what says what is known anyway (`assert`, `zip(strict=True)`), how many answers stay computed
-(`maxsize` of `lru_cache`), which decides nothing but time and memory, and device code (`@triton.jit`), which Python
-does not run. The arguments of a function that means the same in either order (`EITHER_WAY`) are not exchanged: nobody
-could tell.
+a message (strings, `help` and `metavar` of a command's options), what says what is known anyway (`assert`,
+`zip(strict=True)`), how many answers stay computed (`maxsize` of `lru_cache`), which decides nothing but time and
+memory, and device code (`@triton.jit`), which Python does not run. The arguments of a function that means the same in
+either order (`EITHER_WAY`) are not exchanged: nobody could tell.
 """
 
 import ast
@@ -43,11 +43,15 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitXor: ("^", "|"),
 }
 EITHER_WAY = {"torch.equal", "np.array_equal", "contextlib.suppress"}
-UNTOLD = {("zip", "strict"), ("lru_cache", "maxsize"), ("functools.lru_cache", "maxsize")}  # arguments, by function
+UNTOLD = {  # arguments, by function
+    *(("zip", "strict"), ("lru_cache", "maxsize"), ("add_argument", "help"), ("add_argument", "metavar"))
+}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNCHANGED = (ast.Import, ast.ImportFrom, ast.Assert, ast.Global, ast.Nonlocal, ast.Pass)
 CLOCK = "time.monotonic()"  # which never reads the very instant: whether that counts nobody could tell
-GENERIC = {"Callable", "Iterable", "Mapping", "Sequence", "dict", "list", "np.ndarray", "set", "tuple"}
+GENERIC = {
+    *("Callable", "Iterable", "Mapping", "Sequence", "dict", "frozenset", "list", "np.ndarray", "set", "tuple", "type")
+}
 NOT_RUN = ("annotation", "returns", "targets", "target", "type_params")  # fields of statements
 
 
@@ -352,7 +356,7 @@ def _is_length(node: ast.expr) -> bool:
 
 
 def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:
-    return isinstance(call, ast.Call) and (ast.unparse(call.func), keyword.arg) in UNTOLD
+    return isinstance(call, ast.Call) and (ast.unparse(call.func).split(".")[-1], keyword.arg) in UNTOLD
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -21,6 +21,7 @@ NOTES = "TOUCHSTONE_EXECUTED"  # the folder to which the plugin writes; the map 
 MAP = "TOUCHSTONE_EXECUTED_MAP"
 MODULE = '''"""Notes which statements are executed."""
 
+import builtins
 import mmap
 import os
 
@@ -29,6 +30,7 @@ try:
         executed = mmap.mmap(file.fileno(), 0)
 except (KeyError, OSError, ValueError):
     executed = bytearray({size})
+builtins._executed = executed  # for code that is given to a function of another module
 '''
 IMPORT = "from touchstone._executed import executed as _executed"
 

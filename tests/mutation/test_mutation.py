@@ -44,6 +44,14 @@ CHANGES = {
     "x = f'{a + 1}'": set(),
     "x = zip(a, b, strict=True)": {"x = zip(b, a, strict=True)"},
     "@lru_cache(maxsize=8)\ndef f(): return a": {"@lru_cache(maxsize=8)\ndef f(): return None"},
+    "p.add_argument('--a', help='b', metavar='C', default=3)": {
+        "pass",
+        *(f"p.add_argument('--a', help='b', metavar='C', default={n})" for n in (2, 4)),
+        "(p.add_argument('--a', help='b', metavar='C'))",
+    },
+    "Index = tuple[int, str]": set(),
+    "Maker = Callable[[int, str], dict[int, str]]": set(),
+    "x = table[int, str]": {"x = table[((str,))]", "x = table[((int,))]"},
     "x = f(maxsize=8)": {"x = f(maxsize=9)", "x = f(maxsize=7)", "x = (f())"},
     "x = torch.equal(a, b)": set(),
     "x = max(len(a), b)": set(),
@@ -226,7 +234,8 @@ def test_a_recording_that_was_cut_goes_on_with_the_tests_it_lacks(small, tmp_pat
     name, said = "tests/test_two.py", []
     (small.root / "touchstone").mkdir()
     (small.root / "touchstone" / "one.py").write_text("def one():\n    return 1\n")
-    text = "from touchstone.one import one\n\n\ndef test_one():\n    assert 0\n\n\ndef test_two():\n    one()\n"
+    text = "from touchstone.one import one\n\n\ndef test_one():\n    assert 0\n\n\ndef test_two():\n    given()\n\n\n"
+    text += "def given(): ...\n\n\ngiven.__code__ = one.__code__\n"  # as some code of the judge's is
     (small.root / name).write_text(text)
 
     def record():

@@ -579,3 +579,29 @@ def test_copies_by_offsets_of_an_image_are_not_interpreted(rest, known):
         return
     with pytest.raises(NotInterpreted, match="im2col copies are not interpreted"):
         in_a_program(program)
+
+
+def test_stores_and_copies_of_another_form_are_refused():
+    memory = of(np.zeros((2, 4), np.float32))
+    with pytest.raises(KernelError, match=r"^a tile of shape \(4,\) for shared memory of shape \(2, 4\)$"):
+        in_a_program(lambda: Engines.create_local_store(None, memory, handle(np.zeros(4, np.float32), tl.float32)))
+    for ty in (tl.float16, tl.int32):
+        pointers = TensorHandle(np.zeros((2, 4), np.uint64), tl.pointer_type(ty))
+        with pytest.raises(KernelError, match=f"^async_copy: shared memory of fp32, pointers to {ty}$"):
+            in_a_program(
+                lambda pointers=pointers: Engines.create_async_copy_global_to_local(None, memory, pointers, None, None)
+            )
+
+
+def test_new_memory_holds_the_tile_that_it_is_given():
+    ty = SimpleNamespace(element_ty=tl.float32, shape=(2,), layout="plain")
+    builder = SimpleNamespace(create_local_store=lambda memory, value: Engines.create_local_store(None, memory, value))
+    value = handle(np.array([3.0, 4.0], np.float32), tl.float32)
+    assert in_a_program(lambda: Engines.create_local_alloc(builder, ty, value)).data.tolist() == [3.0, 4.0]
+    assert np.isnan(in_a_program(lambda: Engines.create_local_alloc(builder, ty)).data).all()
+
+
+def test_types_without_their_signs():
+    assert machine._alike(tl.int32, tl.uint32) and machine._alike(tl.float16, tl.float16)
+    assert not machine._alike(tl.int32, tl.int16) and not machine._alike(tl.float16, tl.bfloat16)
+    assert not machine._alike(tl.int32, tl.float32)

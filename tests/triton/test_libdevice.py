@@ -1,5 +1,6 @@
 """libdevice in the interpreter, and on a GPU: every function within the error that CUDA documents; which that is."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -15,8 +16,9 @@ from touchstone.backends.devices import cuda_unavailable
 if not importlib.util.find_spec("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from touchstone.backends.triton.runtime.interpreter import libdevice
 from touchstone.backends.triton.runtime.interpreter.libdevice import SYMBOLS
-from touchstone.backends.triton.runtime.interpreter.registry import NotInterpreted
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted
 
 SCRIPT = PROGRAMS / "libdevice_functions.py"
 
@@ -154,3 +156,25 @@ def test_the_errors_of_the_fast_tangent_and_power_are_those_of_their_steps():
         worst = abs(y) * error if error else abs(power) * 2**-22  # two units in the last place of the logarithm
         found = 2 + ulps(2 ** (worst + abs(power) * 2**-24), 1)
         assert allowed("__nv_fast_powf", x, y) == pytest.approx((found, 0), rel=0.01), (x, y)
+
+
+def test_a_function_of_numbers_has_no_value_or_too_large_a_one():
+    def one(x):
+        return {1: lambda: 2.5, 2: lambda: 1 / 0, 3: lambda: math.log(-1), 4: lambda: math.exp(1e9)}[int(x)]()
+
+    found = libdevice._each(one)(np.array([[1, 2], [3, 4]]))
+    assert found.dtype == np.float64 and found[0, 0] == 2.5 and math.isnan(found[0, 1]) and math.isnan(found[1, 0])
+    assert found[1, 1] == math.inf
+    with pytest.raises(KernelError, match="^libdevice of CUDA has no tomorrow: the compiler refuses it, too$"):
+        libdevice._of_target("tomorrow")(1, 2, a=3)
+
+
+def test_a_documented_error_holds_for_each_argument():
+    bound = libdevice.Bound(lambda x: x + 1, 0.5, where=lambda x: x > 2)
+    ulps, absolute = bound.at(np.array([1.0, 3.0]))
+    assert (ulps.tolist(), absolute.tolist()) == ([2.0, 0.0], [0.0, 0.5])
+    assert [each.tolist() for each in libdevice.Bound(3.0).at(np.zeros(2))] == [[3.0, 3.0], [0.0, 0.0]]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        bound.ulps = 2.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SYMBOLS["__nv_expf"].name = "exp2"

@@ -124,3 +124,40 @@ def test_boxes_of_copies():
     ):
         with pytest.raises(KernelError, match=message):
             memory.check_box(start, item, "copy", stores)
+
+
+def test_atomics_on_bfloat16_go_one_lane_after_another():
+    kinds = memory.stock._ir.ATOMIC_OP
+    x = torch.tensor([1.0, 2.0, 4.0], dtype=torch.bfloat16)
+    region = memory._Region("x", x)
+    at = TensorHandle(
+        (region.start + 2 * np.array([0, 2, 0, 1])).astype(np.uint64), tl.pointer_type(tl.bfloat16), {"region": region}
+    )
+    value = np.array([1.0, 2.0, 3.0, 9.0]).astype(memory.BF16)
+    lanes = np.array([True, True, True, False])
+    for kind in (kinds.ADD, kinds.FADD):
+        x.copy_(torch.tensor([1.0, 2.0, 4.0]))
+        assert memory._bfloat16_rmw(kind, at, value, lanes).astype(float).tolist() == [1.0, 4.0, 2.0, 0.0]
+        assert x.tolist() == [5.0, 2.0, 6.0]
+    assert memory._bfloat16_rmw(kinds.XCHG, at, value, None).astype(float).tolist() == [5.0, 6.0, 1.0, 2.0]
+    assert x.tolist() == [3.0, 9.0, 2.0]
+    with pytest.raises(KernelError, match="is not available for bfloat16$"):
+        memory._bfloat16_rmw(kinds.MAX, at, value, None)
+
+
+def test_which_loads_are_volatile():
+    assert memory.is_volatile((1, 2, True), {}) and not memory.is_volatile((1, 2, False), {})
+    assert memory.is_volatile((False,), {"is_volatile": True}) and not memory.is_volatile((), {})
+    assert memory.is_volatile((True,), {"is_volatile": False}) is False
+
+
+def test_memory_that_is_known_to_nobody_is_read_and_written_too():
+    x = torch.arange(4.0)
+    at = TensorHandle(x.data_ptr() + 4 * np.array([2, 0], np.uint64), tl.pointer_type(tl.float32))
+    assert memory._load(at, None, np.zeros((), np.float32), np.dtype(np.float32)).tolist() == [2.0, 0.0]
+    lanes = np.array([False, True])
+    assert memory._load(at, lanes, np.float32(9), np.dtype(np.float32)).tolist() == [9.0, 0.0]
+    memory._store(at, lanes, np.array([7, 8], np.float32))
+    assert x.tolist() == [8.0, 1.0, 2.0, 3.0]
+    memory._store(at, None, np.array(5, np.float32))
+    assert x.tolist() == [5.0, 1.0, 5.0, 3.0]

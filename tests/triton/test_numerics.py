@@ -75,6 +75,8 @@ def test_a_sum_of_a_product_of_float64_is_rounded_once():
     found = numerics.fused_multiply_add(*np.array(rows).T)
     assert found[:2].tolist() == [-e * e, e * e] and found[2] == float(Fraction(3) * Fraction(0.1) - Fraction(0.3))
     assert found[3:6].tolist() == [-INF, INF, -INF]
+    endless = np.array([(INF, 2.0, 1.0), (2.0, -INF, 5.0), (INF, 2.0, INF), (-INF, -INF, 1.0)]).T
+    assert numerics.fused_multiply_add(*endless).tolist() == [INF, -INF, INF, INF]
     assert [math.copysign(1, each) for each in found[6:8]] == [1, -1] and np.isnan(found[8:]).all()
 
 
@@ -84,6 +86,8 @@ def test_sums_of_products_of_other_types():
         assert numerics.fused_multiply_add(x, x, x).astype(float).tolist() == [3.75, 2.0, 12.0, INF]
     i = np.array([3, -4], np.int32)
     assert numerics.fused_multiply_add(i, i, i).tolist() == [12, 12]
+    wide = np.array([2**53 + 1, -(2**60) - 1])
+    assert numerics.fused_multiply_add(wide, np.array([1, 3]), wide).tolist() == [2**54 + 2, -(2**62) - 4]
 
 
 TO_INTEGERS = {  # from float32 numbers
@@ -112,6 +116,7 @@ def test_tf32_keeps_ten_bits_and_what_is_no_number():
     found = numerics.to_tf32(x)
     assert found[:3].tolist() == [1 + 2**-10, 1, -1] and found[3:5].tolist() == [INF, -INF]
     assert np.isnan(found[5]) and found[6] == 0 and found[7] == 2**-140 - 2**-140 % 2**-139
+    assert numerics.to_tf32(np.array([1 + 2**-23, 1 + 2**-13], np.float32)).tolist() == [1.0, 1.0]
     nan = np.array([0x7F800001], np.uint32).view(np.float32)
     assert numerics.to_tf32(nan).view(np.uint32).tolist() == [0x7F800001]  # which stays one
 
@@ -138,6 +143,20 @@ def test_products_of_float32_are_as_exact_as_their_pieces(precision, bits):
     assert 2.0 ** -(bits + 8) < error < 2.0 ** -(bits - 2)
 
 
+@pytest.mark.parametrize(
+    ("precision", "gives"),
+    [("tf32", 1 + 2**-9), ("tf32x3", 1 + 2**-9 + 2**-17), ("bf16x3", 1 + 2**-9), ("bf16x6", 1 + 2**-9 + 2**-17)],
+)
+def test_the_pieces_of_a_number(precision, gives):
+    x = np.array([[1 + 2**-9 + 2**-17]], np.float32)
+    one = np.ones((1, 1), np.float32)
+    assert (
+        numerics._float32_product(x, one, precision).item()
+        == gives
+        == numerics._float32_product(one, x, precision).item()
+    )
+
+
 def test_products_of_pieces_keep_what_is_infinite():
     left = np.array([[INF, 1.0], [1.0, 2.0]], np.float32)
     for precision in ("tf32", "tf32x3", "bf16x3", "bf16x6"):
@@ -160,6 +179,10 @@ def test_products_of_pieces_keep_what_is_infinite():
         ("mul", [-(2**16), 1], [-(2**15), 1], 2**31),
         ("mul", [2**16, 1], [1, 2**15], None),
         ("mul", [7], [2**30], 7 * 2**30),
+        ("mul", [-(2**16), 1], [2**16, 1], -(2**32)),
+        ("mul", [2**16, -1], [-(2**16), -1], -(2**32)),
+        ("add", [-(2**31), 5], [0, -1], None),
+        ("add", [2**31 - 1, -5], [0, 7], None),
     ],
 )
 def test_integers_that_leave_their_type_are_told(operation, left, right, gives):
@@ -193,3 +216,46 @@ def test_operands_of_scaled_dots():
     assert small[0, :2].tolist() == [2.0**-127, 2.0**-126] and small[0, 2:].tolist() == [INF, INF]
     brain = np.array([[1.5, -2.0, 3.0, 0.5]], BF16)
     assert scaled(brain, tl.bfloat16).tolist() == [[1.5, -2.0, 6.0, 1.0]]
+
+
+def test_scales_of_float8():
+    scale = SimpleNamespace(
+        data=np.array([[2.0, 0.5]]).astype(ml_dtypes.float8_e4m3fn).view(np.uint8), dtype=tl.float8e4nv
+    )
+    half = SimpleNamespace(data=np.array([[1.0, 2.0, 3.0, 4.0]], np.float16), dtype=tl.float16)
+    assert numerics._scaled(half, scale, True, -1).tolist() == [[2.0, 4.0, 1.5, 2.0]]
+
+
+def test_the_numbers_of_e2m1():
+    """The values of the OCP's format: 1 bit of sign, 2 of exponent, 1 of mantissa."""
+    for code in range(16):
+        exponent, mantissa = (code >> 1) & 3, code & 1
+        magnitude = mantissa / 2 if exponent == 0 else (1 + mantissa / 2) * 2.0 ** (exponent - 1)
+        assert numerics.E2M1[code] == (-magnitude if code & 8 else magnitude)
+        assert np.signbit(numerics.E2M1[code]) == (code >= 8)
+
+
+def test_operands_of_dots_are_their_values():
+    for ty, dtype in ((tl.float8e5, ml_dtypes.float8_e5m2), (tl.float8e4nv, ml_dtypes.float8_e4m3fn)):
+        data = np.array([1.5, -2.0, 0.25]).astype(dtype).view(np.uint8)
+        found = numerics._dot_operand(TensorHandle(data, ty))
+        assert (found.dtype, found.tolist()) == (np.float32, [1.5, -2.0, 0.25])
+    for data in (np.array([1.5, INF]).astype(BF16), np.array([1.5, INF], np.float16), np.array([1.5, INF], np.float32)):
+        ty = {2: tl.float16, 4: tl.float32}[data.itemsize] if data.dtype != BF16 else tl.bfloat16
+        found = numerics._dot_operand(TensorHandle(data, ty))
+        assert (found.dtype, found.tolist()) == (np.float32, [1.5, INF])
+    whole = np.array([3, -4], np.int8)
+    assert numerics._dot_operand(TensorHandle(whole, tl.int8)) is whole
+
+
+def test_a_half_accumulator_is_rounded_after_sixteen_products():
+    left, right = np.ones((1, 48), np.float32), np.ones((48, 1), np.float32)
+    right[:, 0] = np.where(np.arange(48) < 16, 128, 1 / 16)  # 2048, and then twice half of its last place
+    acc = np.zeros((1, 1), np.float16)
+    found = numerics._half_accumulated(left, right, acc)
+    assert found.dtype == np.float16 and found.tolist() == [[2048.0]]
+    assert numerics._half_accumulated(left[:, :16], right[16:32], acc).tolist() == [[1.0]]
+    several = np.arange(2 * 32, dtype=np.float32).reshape(2, 32) % 7
+    assert np.array_equal(
+        numerics._half_accumulated(several, several.T, np.zeros((2, 2), np.float16)), several @ several.T
+    )

@@ -236,3 +236,12 @@ def test_no_more_than_some_are_kept_and_none_where_it_is_off(monkeypatch):
     monkeypatch.setattr(traces, "_enabled", False)
     counted(tile(*ONE), 4.0)
     assert counted.calls == 6
+
+
+def test_what_comes_from_the_operands_is_found_in_lists_too():
+    x = tile(*ONE)
+    made = traces._Trace([x], [])
+    assert made._varies(x.handle) and made._varies([1, (2, x.handle)]) and not made._varies([1, ("x", None)])
+    assert made._source(x.handle) == "tensors[0].handle" and made._source([x.handle]) == "[tensors[0].handle, ]"
+    with pytest.raises(traces._Unknown):
+        made._source(tile(*TWO).handle)

@@ -1,6 +1,7 @@
 """Pinned configurations: which entry a call takes, and that tuning pins the fastest configuration that is right."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.triton.runtime import tuning
 from touchstone.backends.variants import variant
 
+PROVENANCE = tuning._provenance
 DEFAULT = {"BLOCK": 64, "num_warps": 4}
 WIDE = {"BLOCK": 256, "num_warps": 8}
 NARROW = {"BLOCK": 16, "num_warps": 1}
@@ -198,3 +200,33 @@ def test_shipped_tables_say_how_they_were_measured(path):
             for name, entry in entries.items():
                 assert tuning.bucket(tuning._numbers(name)) == name
                 assert {"config", "ms", "default_ms", "gpu", "triton", "torch", "date"} <= entry.keys()
+
+
+def test_the_median_of_several_runs_is_timed(monkeypatch):
+    testing = pytest.importorskip("triton.testing")
+    asked = []
+    monkeypatch.setattr(testing, "do_bench", lambda call, **options: asked.append(options) or call())
+    assert tuning._median_ms(lambda: 2.5) == 2.5
+    assert asked == [{"warmup": 25, "rep": 100, "return_mode": "median"}]
+
+
+@pytest.mark.parametrize(
+    ("interprets", "available", "arch"),
+    [("", True, "sm_90"), ("0", True, "sm_90"), ("", False, None)]
+    + [(word, True, None) for word in ("1", "true", "on", "yes", "y", "True")],
+)
+def test_whose_table_is_read(monkeypatch, interprets, available, arch):
+    monkeypatch.setenv("TRITON_INTERPRET", interprets)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert tuning._arch.__wrapped__() == arch
+
+
+def test_where_a_configuration_was_measured(monkeypatch):
+    triton = pytest.importorskip("triton")
+    versions = {"triton": triton.__version__, "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    for available, gpu in ((True, "H200"), (False, "none")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=available: found)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+        found = PROVENANCE()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.pop("date")) and found == {"gpu": gpu, **versions}

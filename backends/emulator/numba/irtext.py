@@ -6,19 +6,7 @@ from touchstone.backends.emulator.numba.errors import UnsupportedCode
 
 NAME = r'%(?:"[^"]*"|[\w.$-]+)|@(?:"[^"]*"|[\w.$-]+)'
 DECLARED = re.compile(r'^declare [^@\n]*@"?([^"(\n]+)"?\(', re.M)  # the names that a module declares
-_SIMPLE = {
-    "i1": 1,
-    "i8": 1,
-    "i16": 2,
-    "half": 2,
-    "bfloat": 2,
-    "i32": 4,
-    "float": 4,
-    "i64": 8,
-    "double": 8,
-    "ptr": 8,
-    "i128": 16,
-}
+_SIMPLE = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 
 
 def split(text: str) -> list[str]:
@@ -45,7 +33,7 @@ def closing(text: str, start: int) -> int:
 
 def type_at_start(text: str) -> str:
     """The type in "<4 x float> %x", "{ i32, i64 } zeroinitializer" or "i32 7"."""
-    return text[: closing(text, 0) + 1] if text[0] in "<[{" else text.split(" ", 1)[0]
+    return text[: closing(text, 0) + 1] if text[0] in "<[{" else text.partition(" ")[0]
 
 
 def types_of(arguments: str) -> list[str]:
@@ -71,8 +59,8 @@ def size_of(kind: str) -> int:
             natural = min(size & -size, 8) if size else 1
             at = (at + natural - 1) // natural * natural + size
         return at
-    if odd := re.fullmatch(r"i(\d+)", kind):
-        return (int(odd[1]) + 7) // 8
+    if integer := re.fullmatch(r"i(\d+)", kind):
+        return (int(integer[1]) + 7) // 8
     raise UnsupportedCode(f"a type of LLVM's whose size is not known: {kind}")
 
 

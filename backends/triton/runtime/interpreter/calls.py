@@ -110,12 +110,14 @@ def _calls() -> None:
             return ast.copy_location(call, node)
 
         def visit_Global(self, node):  # noqa: N802
-            return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant(ast.unparse(node)))), node)
+            return [ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant(ast.unparse(node)))), node), node]
 
-        visit_Nonlocal = visit_Global  # noqa: N815
+        def visit_Nonlocal(self, node):  # noqa: N802
+            return self.visit_Global(node)[0]  # rewritten, a kernel closes over nothing
 
         def visit_Match(self, node):  # noqa: N802
-            return ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant("match"))), node)
+            self.generic_visit(node)
+            return [ast.copy_location(ast.Expr(_wrapped("refused", ast.Constant("match"))), node), node]
 
     original = stock.FunctionRewriter.rewrite_ast
 

@@ -319,8 +319,7 @@ def _assertions() -> None:
 def _check_overflow(lhs: TensorHandle, rhs: TensorHandle, name: str) -> None:
     """Tell `overflows` where "add", "sub" or "mul" leaves the operands' type; exact only if the extremes might."""
     left, right, scalar = lhs.data, rhs.data, lhs.dtype.scalar
-    a = (left.item(),) * 2 if left.size == 1 else (int(left.min()), int(left.max()))
-    b = (right.item(),) * 2 if right.size == 1 else (int(right.min()), int(right.max()))
+    a, b = _extremes(left), _extremes(right)
     if name == "add":
         ends, exact = (a[0] + b[0], a[1] + b[1]), np.add
     elif name == "sub":
@@ -334,3 +333,7 @@ def _check_overflow(lhs: TensorHandle, rhs: TensorHandle, name: str) -> None:
     outside = (wide < low) | (wide > high)
     if outside.any():
         overflows(f"{scalar.name} {name}", wide[outside].flat[0])
+
+
+def _extremes(data: np.ndarray) -> tuple[int, int]:
+    return (data.item(),) * 2 if data.size == 1 else (int(data.min()), int(data.max()))

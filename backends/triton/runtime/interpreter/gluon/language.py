@@ -81,7 +81,7 @@ class Semantic(GluonSemantic):
         if not isinstance(before, gl.distributed_type) or tuple(shape) == tuple(before.shape):
             return super().broadcast_impl_shape(input, shape)
         if any(had not in (1, to) for had, to in zip(before.shape, shape, strict=True)):
-            raise KernelError(f"a tile of shape {before.shape} cannot be broadcast to {tuple(shape)}")
+            raise KernelError(f"a tile of shape {tuple(map(int, before.shape))} cannot be broadcast to {tuple(shape)}")
         ty = gl.distributed_type(before.scalar, list(shape), before.layout)
         return self.tensor(self.builder.create_broadcast(input.handle, tuple(shape)), ty)
 
