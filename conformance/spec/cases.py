@@ -366,11 +366,13 @@ class _Space:
 
         Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, nor a
         dtype with a parameter under another than the first value family, unless the combination itself has the size.
+        A size by itself not where an operand is broadcast, whose slices are all alike.
         """
         size = point[self._size_axis]
         chosen = {axis for axis, _ in combination}
         if self._size_axis in chosen:
-            return True
+            layouts = [(self.names[axis], point[axis]) for axis, _ in self._of_kind["layout"]]
+            return len(chosen) > 1 or not any(self.axes[name][option] in BROADCASTS for name, option in layouts)
         if chosen <= self._plain_axes and point[self._values_axis] != 0:
             return False
         return size not in self._degenerate and all(
