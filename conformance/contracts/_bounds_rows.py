@@ -36,20 +36,24 @@ _SHARED = [
 ]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
 BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
-BEYOND_GRID = ({"rows": 65600, "cols": 3},)
+BEYOND_GRID = ({"rows": 65601, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
 POWERS_OF_TWO = {2048: "float32", 4096: "float16", 8192: "bfloat16"}  # lengths, each in one dtype
+NO_POWER = 3072  # but whole tiles
 
 
 def powers_of_two(size: Callable[[int], dict[str, Any]], **params: Any) -> dict[str, Also]:
-    """Single cases of the size for each of the large lengths for which kernels have a path without a tail."""
-    return {f"power_of_two_{n}": Also(size(n), params=params, dtype=dtype) for n, dtype in POWERS_OF_TWO.items()}
+    """Single cases of the size for each of the large lengths for which kernels have a path without a tail, and for one
+    between them that is many whole tiles."""
+    found = {f"power_of_two_{n}": Also(size(n), params=params, dtype=dtype) for n, dtype in POWERS_OF_TWO.items()}
+    return found | {"no_power_of_two": Also(size(NO_POWER), params=params, dtype="float16")}
 
 
 # a row longer than what one block or an index of 16 bits holds, and those without a tail
 LONG_ROWS = {"long_rows": Also({"rows": 2, "cols": 66001})} | powers_of_two(lambda n: {"rows": 3, "cols": n})
 ONE = each_of_one({"rows": 3, "cols": 33})
+ONE_ROW_MORE = {"one_row_more": Also({"rows": 1025, "cols": 5})}  # than whole tiles of rows, of any power of two
 BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`

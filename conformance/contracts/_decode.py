@@ -13,6 +13,7 @@ from touchstone.conformance.spec.compare import compare
 from touchstone.conformance.spec.contract import Case, Property
 
 NAMES = ("o", "lse")
+BEYOND_16_BITS = 98404  # rows of a cache, of which its one sequence has 65603
 TIMES = 32  # the keys of the smallest size where several tiles are wanted
 Bound = Callable[[int, int], dict[str, Expected]]
 

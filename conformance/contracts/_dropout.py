@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from touchstone.conformance.spec.contract import Case, Invalid, Property, with_params
+from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes
+from touchstone.conformance.spec.contract import Also, Case, Invalid, Property, with_params
 from touchstone.reference._philox import words
 
 P = (0.5, 0.2028, 0.0, 1.0)  # of 0.2028 the scale is about half a unit off in 16 bits
@@ -169,6 +170,12 @@ def _exact_scales(call, arguments, outputs, case):
 def with_words(sizes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """`sizes` with the number of words of 32 bits for one bit an element."""
     return [{**size, "words": -(-math.prod(size["trailing"]) // 32)} for size in sizes]
+
+
+def of_shapes_with_words(first: str) -> dict[str, Also]:
+    """The single cases of shapes with the number of words of theirs."""
+    every = of_shapes(ANY_RANK, first)
+    return {name: replace(one, size=with_words([one.size])[0]) for name, one in every.items()}
 
 
 def words_fit(case: Case) -> bool:

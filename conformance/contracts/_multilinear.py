@@ -150,6 +150,7 @@ def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Te
 
 LANES = 1024  # that add up every so-many-th term, or fewer
 OF_LANES = LANES + 2**15 + 3  # terms
+OF_BLOCKS = 2 * 4096 + 3  # terms: of blocks of up to 4096 each has a sum that stands beside a smaller answer
 
 
 def small_addends_of_lanes(draw: Draw) -> dict[str, torch.Tensor | None]:

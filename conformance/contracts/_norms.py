@@ -167,7 +167,10 @@ def gradient(
         sizes=bounds_rows.BACKWARD_SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
-        also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(family, bounds_rows.lifted),
+        also=bounds_rows.LONG_ROWS
+        | bounds_rows.ONE
+        | bounds_rows.ONE_ROW_MORE
+        | bounds_rows.large_squares(family, bounds_rows.lifted),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),

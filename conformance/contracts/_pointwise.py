@@ -44,12 +44,19 @@ REGULAR = {
 }
 # of any rank the longest of SIZES has as many elements already
 BEYOND_GRID: dict[str, list[dict[str, Any]]] = {MATRICES: [{"rows": 69001, "cols": 2}], ANY_RANK: []}
-# more elements than 2^18, and than 2^16 in a row
+# more elements than 2^20, and than 2^16 in a row
 MANY = {
-    MATRICES: {"many_elements": Also({"rows": 5, "cols": 65539})},
-    ANY_RANK: {"many_elements": Also({"trailing": (5, 65539)})},
+    MATRICES: {"many_elements": Also({"rows": 17, "cols": 65539})},
+    ANY_RANK: {"many_elements": Also({"trailing": (17, 65539)})},
 }
-RANKS = {"transposed": 2, "sliced": 1, "broadcast": 1, "broadcast_last": 1}  # axes that a layout has to have
+FIVE_AXES = {"trailing": (2, 3, 2, 5, 3)}
+RANKS = {
+    "transposed": 2,
+    "transposed_sliced": 2,
+    "sliced": 1,
+    "broadcast": 1,
+    "broadcast_last": 1,
+}  # axes that a layout has to have
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
 
 
@@ -126,7 +133,7 @@ def pointwise(
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
             "beyond_grid": BEYOND_GRID[axes],
-            "also": MANY[axes] | special_of_each(axes, params or {}),
+            "also": of_shapes(axes, whole[0]) | special_of_each(axes, params or {}),
             "values": drawn,
             "params": params or {},
             "valid": informative,
@@ -138,6 +145,12 @@ def pointwise(
         }
     )
     return contract
+
+
+def of_shapes(axes: str, first: str) -> dict[str, Also]:
+    """`MANY`, and, of any rank, a case of more axes than kernels with strides have, which cannot be merged in the
+    operand `first`."""
+    return MANY[axes] | ({} if axes == MATRICES else {"five_axes": Also(FIVE_AXES, layouts={first: "transposed"})})
 
 
 def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:
@@ -216,6 +229,7 @@ def with_special(
 ) -> Family:
     """Values of `base` (None: normal ones), and `special` ones at every seventh element of each operand but those
     `without`: where `base` reaches the tails of a function, so does the one case that each function has at level quick.
+    At every seventh more all of these operands are special: 0 beside an infinity.
 
     `steep`: an operand, and what it holds beside what is not finite, where its function has a slope: where that is 0, a
     product with it is NaN in one form and 0 in another.
@@ -237,6 +251,10 @@ def with_special(
                 if len(which) > len(special):  # each of them once
                     which[: len(special)] = torch.arange(len(special))
                 at.copy_(torch.tensor(special, dtype=torch.float64)[which])
+                met = flat[6::7]
+                number = torch.arange(len(met))
+                which = (number // len(special) ** turn + (number if turn else 0)) % len(special)
+                met.copy_(torch.tensor(special, dtype=torch.float64)[which])
             drawn[name] = values
         if steep is not None and (sloped := drawn[steep[0]]) is not None:
             for name, beside in drawn.items():

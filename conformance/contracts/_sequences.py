@@ -47,6 +47,7 @@ REGULAR = Regular(
 BEYOND_GRID = [
     dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
     dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69001, Hkv=1, D=2),
+    dict(N=3, Tq=69002, Tk=6, Sq=34501, Sk=3, Hq=1, Hkv=1, D=4),
 ]
 _WIDE = dict(N=4, Tq=5, Tk=60, Sq=2, Sk=25)
 ALSO = {
@@ -56,6 +57,10 @@ ALSO = {
     "no_keys_for_some": Also(dict(N=4, Tq=8, Tk=9, Sq=3, Sk=6, Hq=2, Hkv=1, D=16)),
     **attention.of_widths({**_WIDE, "Hq": 2, "Hkv": 1}, {**attention.WIDTHS, 80: "float32"}),
     "whole_tiles": Also(dict(N=2, Tq=512, Tk=512, Sq=512, Sk=512, Hq=1, Hkv=1, D=8), params={"causal": True}),
+    # 1, none, 1, 1 and none: with max_q 1 a kernel may take a row for a sequence
+    "one_query_each": Also(dict(N=6, Tq=4, Tk=36, Sq=1, Sk=12, Hq=4, Hkv=2, D=16)),
+    # of 66,030 keys the last sequence has those from 66,000 on
+    "keys_beyond_16_bits": Also(dict(N=4, Tq=4, Tk=66030, Sq=2, Sk=44000, Hq=2, Hkv=1, D=8)),
     "keys_of_whole_tiles": Also(dict(N=2, Tq=2, Tk=512, Sq=2, Sk=512, Hq=2, Hkv=1, D=8)),
 }
 # of 33,030 keys the last sequence has those from 33,000 on
@@ -66,12 +71,16 @@ LARGE = [
     for n, rows, longest, heads in [(9, 16384, 2048, 16), (17, 16384, 4096, 16), (65, 32768, 16384, 4)]
 ]
 PARAMS = {
-    # a multiple of 8: more than the longest sequence has, at most sizes
-    "max_q": (From(lambda case: -(-case.size["Sq"] // 8) * 8),),
-    "max_k": (From(lambda case: -(-case.size["Sk"] // 8) * 8),),
+    "max_q": (From(lambda case: _at_least(case.size["Sq"])),),
+    "max_k": (From(lambda case: _at_least(case.size["Sk"])),),
     "causal": (False, True),
     "scale": (None, 0.21, -0.3, 0.0),
 }
+
+
+def _at_least(longest: int) -> int:
+    """1 for 1, else the next multiple of 8: more than the longest sequence has, at most sizes."""
+    return longest if longest == 1 else -(-longest // 8) * 8
 
 
 def lengths(size: Mapping[str, int]) -> tuple[list[int], list[int]]:

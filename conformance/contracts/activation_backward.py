@@ -77,6 +77,7 @@ _elements = pointwise(
     exact={"integers": ["dx", "dbias"]},
     also=MANY[MATRICES]
     | each_of_one({"rows": 3, "cols": 33})
+    | bounds_rows.ONE_ROW_MORE
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)
     | special_of_each(MATRICES, {"activation": acts.NAMES}),

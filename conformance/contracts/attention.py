@@ -50,7 +50,7 @@ SIZES = [
         (2, 1, 1, 300, 280, 16),  # under a causal mask most queries see none of the keys from 256 on
     ]
 ]
-BEYOND_GRID = [dict(B=8200, Hq=8, Hkv=1, Sq=1, Sk=3, D=8), dict(B=1, Hq=1, Hkv=1, Sq=65600, Sk=3, D=8)]
+BEYOND_GRID = [dict(B=8200, Hq=8, Hkv=1, Sq=1, Sk=3, D=8), dict(B=1, Hq=1, Hkv=1, Sq=65601, Sk=3, D=8)]
 BEYOND_INT32 = dict(B=2**14 + 1, Hq=4, Hkv=2, Sq=256, Sk=8, D=128)
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)

@@ -4,6 +4,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._multilinear import (
+    OF_BLOCKS,
     OF_LANES,
     beyond_float16,
     informative,
@@ -36,6 +37,7 @@ contract = multilinear(
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
     also={
         "small_addends_of_lanes": Also({"n": OF_LANES}, small_addends_of_lanes, dtype="float16"),
+        "large_sums_of_blocks": Also({"n": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, sparse),
         "beyond_float16": Also({"n": 97}, beyond_float16, dtype="bfloat16"),
     },

@@ -7,10 +7,10 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import ANY_RANK, MANY, REGULAR, pointwise
+from touchstone.conformance.contracts._pointwise import ANY_RANK, REGULAR, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected, simple
-from touchstone.conformance.spec.contract import Also, Output, Regular
+from touchstone.conformance.spec.contract import Output, Regular
 from touchstone.reference.dropout_bitmask import torch_dropout_bitmask
 
 
@@ -26,7 +26,7 @@ _both = pointwise(
     axes=ANY_RANK,
     sizes=_dropout.with_words(_dropout.SIZES),
     regular=Regular(_dropout.with_words(REGULAR[ANY_RANK].sizes)),
-    also={"many_elements": Also(_dropout.with_words([MANY[ANY_RANK]["many_elements"].size])[0])},
+    also=_dropout.of_shapes_with_words("x"),
     params={"p": _dropout.P, **_dropout.STREAMS},
     expect=expect,
     valid=lambda case: _dropout.words_fit(case) and _dropout.seen(case),

@@ -6,19 +6,11 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import (
-    ANY_RANK,
-    FAMILIES,
-    MANY,
-    REGULAR,
-    SPECIAL,
-    pointwise,
-    with_special,
-)
+from touchstone.conformance.contracts._pointwise import ANY_RANK, FAMILIES, REGULAR, SPECIAL, pointwise, with_special
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import simple
-from touchstone.conformance.spec.contract import Also, Draw, Operand, Property, Regular
+from touchstone.conformance.spec.contract import Draw, Operand, Property, Regular
 from touchstone.reference.dropout_bitmask_backward import torch_dropout_bitmask_backward
 
 
@@ -74,7 +66,7 @@ contract = pointwise(
     axes=ANY_RANK,
     sizes=_dropout.with_words(_dropout.SIZES),
     regular=Regular(_dropout.with_words(REGULAR[ANY_RANK].sizes)),
-    also={"many_elements": Also(_dropout.with_words([MANY[ANY_RANK]["many_elements"].size])[0])},
+    also=_dropout.of_shapes_with_words("dy"),
     values={name: _with_bits(family) for name, family in {**FAMILIES, "special": with_special(SPECIAL)}.items()},
     params={"p": _dropout.P},
     expect=expect,

@@ -4,7 +4,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._laws import additive_on_integers, adjoint, doubles, integers_of
-from touchstone.conformance.contracts._multilinear import beyond_float16, multilinear, small_addends
+from touchstone.conformance.contracts._multilinear import OF_BLOCKS, beyond_float16, multilinear, small_addends
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Operand, Regular
 from touchstone.conformance.spec.layouts import VECTOR
@@ -39,6 +39,7 @@ contract = multilinear(
     beyond_grid=[{"M": 69001, "K": 3}, {"M": 1, "K": 2**17 + 5}],
     also={
         "small_addends": Also({"M": 7, "K": 33281}, small_addends("a", 1), dtype="float16"),
+        "large_sums_of_blocks": Also({"M": 3, "K": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "odd_tiles": Also({"M": 64, "K": 832}, dtype="float16"),  # 13 of 64, where stages and buffers take turns
         "beyond_float16": Also({"M": 7, "K": 37}, beyond_float16, dtype="bfloat16"),
     },

@@ -107,7 +107,7 @@ contract = Contract(
         ],
         {"groups": (32,)},
     ),
-    beyond_grid=[{"N": 65600, "C": 6, "trailing": ()}],
+    beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
     also={
         "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),
         "channels_of_a_group": Also({"N": 2, "C": 1542, "trailing": (3,)}, dtype="float16"),  # 514

@@ -139,13 +139,15 @@ def changes(draw: Draw) -> dict[str, torch.Tensor | None]:
 
 
 def _hiding(draw: Draw):
-    """A bias of -inf for every fourth pair and for all keys of one query; segments that are not in order."""
+    """A bias of -inf for every fourth pair and for all keys of one query; segments that are not in order, and of whose
+    numbers float32 does not tell two apart."""
+    numbers = torch.tensor([-3, 0, 2**30, 2**30 + 1], dtype=torch.float64)
     drawn = {**dict(zip("qkv", attention.heads(draw), strict=True)), **changes(draw)}
     if drawn["bias"] is not None:
         drawn["bias"] = drawn["bias"].masked_fill(draw.uniform(draw.shape("bias")) < 0.25, -math.inf)
         drawn["bias"][..., -2:-1, :] = -math.inf
     for name in ("seg_q", "seg_k"):
-        drawn[name] = torch.tensor([-3.0, 0.0, 2.0**30]).double()[draw.integers(draw.shape(name), 0, 3).long()]
+        drawn[name] = numbers[draw.integers(draw.shape(name), 0, len(numbers)).long()]
     return drawn
 
 

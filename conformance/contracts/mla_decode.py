@@ -6,6 +6,7 @@ import math
 import torch
 
 from touchstone.conformance.contracts._decode import (
+    BEYOND_16_BITS,
     apart,
     beyond,
     by_sequence,
@@ -196,6 +197,7 @@ ALSO = {
     ),
     "low_scores": Also(dict(zip(AXES, (3, 3, 1, 24, 24, 16), strict=True)), _family(_low_scores)),
     "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
+    "keys_beyond_16_bits": Also(dict(zip(AXES, (1, 1, 1, BEYOND_16_BITS, 12, 8), strict=True))),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(zip(AXES, (1, 2, 3, 769, 24, 16), strict=True))),
     "wide_rotary": Also(dict(zip(AXES, (3, 3, 1, 24, 168, 72), strict=True))),  # 96 columns beside those of the values

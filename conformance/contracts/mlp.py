@@ -70,7 +70,7 @@ REGULAR = Regular(
     ]
 )
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
-BEYOND_GRID = [dict(M=65600, D=2, H=3, N=2)]
+BEYOND_GRID = [dict(M=65601, D=2, H=3, N=2)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
 
@@ -229,9 +229,16 @@ def with_nan(make):
 
 
 def of_one(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> dict[str, Also]:
-    """One along each axis, and one row with each activation: of `family`, in whose tail the activations differ."""
+    """One along each axis, and one row with each activation: of `family`, in whose tail the activations differ. And one
+    row of many hidden units, which a product with a vector splits."""
     rows = {name: Also({**SIZES[0], "M": 1}, family, {"activation": name}) for name in ACTIVATIONS}
-    return each_of_one(SIZES[0]) | {f"one_row_{name}": one for name, one in rows.items()}
+    found = each_of_one(SIZES[0]) | {f"one_row_{name}": one for name, one in rows.items()}
+    return found | {"one_row_of_many": Also(dict(M=1, D=17, H=2051, N=9))}
+
+
+def beyond_float16(draw: Draw):
+    """Hidden values that bfloat16 holds and float16 does not."""
+    return normal(draw, 2.0**18, 2.0**18)
 
 
 VALUES = {
@@ -333,7 +340,7 @@ contract = Contract(
         **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
-    also=OF_EACH | of_one(negative),
+    also=OF_EACH | of_one(negative) | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")},
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -189,6 +189,8 @@ contract = Contract(
     beyond_grid=mlp.BEYOND_GRID,
     also=mlp.OF_EACH
     | mlp.of_one(_family(mlp.negative))
+    | {"beyond_float16": Also(mlp.SIZES[0], _family(mlp.beyond_float16), dtype="bfloat16")}
+    | {"one_row_more": Also(dict(M=1025, D=5, H=7, N=3))}  # than whole tiles, of any power of two
     | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,

@@ -29,6 +29,7 @@ contract = multilinear.multilinear(
             {"n": multilinear.OF_LANES}, multilinear.small_addends_of_lanes, dtype="float16"
         ),
         "large_partial_sums": Also({"n": 1025}, "cancelling", dtype="bfloat16"),
+        "large_sums_of_blocks": Also({"n": multilinear.OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),

@@ -78,8 +78,13 @@ contract = multilinear.multilinear(
         "small_addends_of_lanes": Also(
             {"rows": 3, "cols": multilinear.OF_LANES}, multilinear.small_addends_of_lanes, dtype="float16"
         ),
+        "large_sums_of_blocks": Also({"rows": 3, "cols": multilinear.OF_BLOCKS}, "cancelling", dtype="bfloat16"),
+        "large_sums_of_columns": Also(
+            {"rows": multilinear.OF_BLOCKS, "cols": 3}, "cancelling", {"axis": 0}, dtype="bfloat16"
+        ),
         "beyond_float16": Also({"rows": 3, "cols": 33}, multilinear.beyond_float16, dtype="bfloat16"),
         "columns_beyond_grid": Also({"rows": 3, "cols": 69001}, params={"axis": 0}),
+        "one_row_more": Also({"rows": 1025, "cols": 5}, params={"axis": 0}),  # than whole tiles, of any power of two
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
         **powers_of_two(lambda n: {"rows": 3, "cols": n}),

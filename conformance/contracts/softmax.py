@@ -30,7 +30,7 @@ SIZES = [
     (1031, 7),
 ]
 UNDERFLOW = 2.0**-24  # the smallest float16: what a probability may lose by underflow
-BEYOND_GRID = ({"rows": 65600, "cols": 3},)
+BEYOND_GRID = ({"rows": 65601, "cols": 3},)
 SPECIAL = ("row_of_neg_inf", "one_pos_inf", "one_nan", "nan_and_neg_inf")
 
 
@@ -74,12 +74,14 @@ def _far_below(draw: Draw, shape):
 
 def _nan_and_neg_inf(draw: Draw):
     """A NaN among -inf alone in the last row, and among other logits too in the one before: a maximum that skips NaN
-    finds nothing."""
+    finds nothing. In the first of more rows, beside +inf: a maximum that skips NaN finds that."""
     x = draw.normal(draw.shape("x"))
     cols = x.shape[1]
     x[-1] = -math.inf
     x[-2:, : cols // 2] = -math.inf
     x[-2:, int(draw.integers((1,), 0, cols))] = math.nan
+    if len(x) > 2 and cols > 1:
+        x[0, :2] = torch.tensor([math.nan, math.inf])
     return {"x": x}
 
 
@@ -91,6 +93,13 @@ def _special_row(value: float, everywhere: bool):
         return {"x": x}
 
     return family
+
+
+def _special_column(draw: Draw):
+    """Rows of one logit: the softmax of none of those that are not finite is 1."""
+    x = draw.normal(draw.shape("x"))
+    x[:3] = torch.tensor([[math.inf], [-math.inf], [math.nan]], dtype=torch.float64)
+    return {"x": x}
 
 
 def _equal(draw: Draw):
@@ -134,7 +143,12 @@ contract = Contract(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     regular=bounds_rows.REGULAR,
     beyond_grid=BEYOND_GRID,
-    also=bounds_rows.LONG_ROWS | {"one_column": Also({"rows": 7, "cols": 1}, "equal")},
+    also=bounds_rows.LONG_ROWS
+    | {
+        "one_column": Also({"rows": 7, "cols": 1}, "equal"),
+        "special_column": Also({"rows": 7, "cols": 1}, _special_column),
+        "special_tiles": Also({"rows": 2, "cols": 10007}, "partial_neg_inf"),  # 3335 columns of -inf, then others
+    },
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(values.normal),

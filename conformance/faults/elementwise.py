@@ -36,6 +36,14 @@ def clamped(a, b, *, function="add"):
     return right(a.clamp(-largest, largest), b.clamp(-largest, largest), function=function)
 
 
+@mutant("special")
+@in_float32
+def zero_times_infinity_is_0(a, b, *, function="add"):
+    """a factor of 0 is taken for the product"""
+    y = right(a, b, function=function)
+    return torch.where((a == 0) | (b == 0), 0.0, y) if function == "mul" else y
+
+
 @mutant("precision", dtypes=F32 + F16)
 def in_bfloat16(a, b, *, function="add"):
     """computed in bfloat16"""

@@ -93,6 +93,17 @@ def tail_clamped(a, b):
     return dots.tail_clamped(a, b).to(a.dtype)
 
 
+@mutant("strides")
+def leading_dimension_is_the_length(a, b):
+    "the columns of a transposed operand are taken to follow one another without a gap"
+
+    def packed(x):
+        gap = x.stride(0) == 1 and x.stride(1) > len(x) > 0
+        return x.as_strided(x.shape, (1, len(x)), x.storage_offset()) if gap else x
+
+    return dots.plain(packed(a), packed(b)).to(a.dtype)
+
+
 @mutant("tail")
 def tail_dropped(a, b):
     "the last partial tile of k is left out: `range(K // TILE)`"

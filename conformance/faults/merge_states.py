@@ -81,6 +81,18 @@ def sentinel(o, lse):
 
 
 @mutant("special")
+def maximum_starts_at_1e30(o, lse):
+    """the largest lse is looked for from -1e30 on: below, every weight is 0"""
+
+    def weigh(lse):
+        m = lse.amax(0).clamp_min(-1e30) if len(lse) else lse.new_full(lse.shape[1:], -1e30)
+        weights = torch.exp(lse - m)
+        return weights, m + torch.log(weights.sum(0))
+
+    return merge_states(o, lse, weigh=weigh)
+
+
+@mutant("special")
 def no_key_gives_a_finite_lse(o, lse):
     """lse of a row without keys is -1e30"""
     merged, of_all = merge_states(o, lse)

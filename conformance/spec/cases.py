@@ -361,19 +361,24 @@ class _Space:
             self._valid[point] = self.contract.valid(self.case(point))
         return self._valid[point]
 
+    def is_degenerate(self, point: tuple[int, ...]) -> bool:
+        """Whether operands are empty, single or one-dimensional there, and at other sizes are not."""
+        return point[self._size_axis] in self._degenerate
+
     def shows(self, point: tuple[int, ...], combination: Sequence[tuple[int, int]]) -> bool:
         """Whether a kernel that gets `combination` wrong can be seen at `point`.
 
         Not on an empty, single or one-dimensional operand, nor with a layout that is contiguous at this size, nor a
         dtype with a parameter under another than the first value family, unless the combination itself has the size.
+        A size by itself not where an operand is broadcast, whose slices are all alike.
         """
-        size = point[self._size_axis]
         chosen = {axis for axis, _ in combination}
         if self._size_axis in chosen:
-            return True
+            layouts = [(self.names[axis], point[axis]) for axis, _ in self._of_kind["layout"]]
+            return len(chosen) > 1 or not any(self.axes[name][option] in BROADCASTS for name, option in layouts)
         if chosen <= self._plain_axes and point[self._values_axis] != 0:
             return False
-        return size not in self._degenerate and all(
+        return not self.is_degenerate(point) and all(
             self._layout_shows(axis, option, point) for axis, option in combination
         )
 
@@ -457,7 +462,7 @@ def _cover(space: _Space, strength: int, rng: random.Random, infeasible: list[st
             del hard[goal]
             point = (
                 _point_near(space, goal, found, space.shows)
-                or _point_near(space, goal, found, _holds)
+                or _point_near(space, goal, sorted(found, key=space.is_degenerate), _holds)
                 or _point_with(space, goal, counts, missing, rng, _holds)
             )
             if point is None:

@@ -109,6 +109,12 @@ def _sliced(shape):
     return shape, _strides(wide), 0
 
 
+def _transposed_sliced(shape):
+    *outer, rows, cols = shape
+    *strides, step, _ = _strides((*outer, cols, rows + 16))
+    return shape, [*strides, 1, step], 0
+
+
 def _step(shape):
     return shape, [2 * s for s in _strides(shape)], 0
 
@@ -166,6 +172,7 @@ PLANS: dict[str, Callable] = {
     "second_outside": _swapped(0, 1),  # (rows, parts, dim) memory seen as (parts, rows, dim)
     "channels_last": _channels_last,  # (N, *, C) memory seen as (N, C, *)
     "sliced": _sliced,  # rows with a gap between them
+    "transposed_sliced": _transposed_sliced,  # columns with a gap between them: a leading dimension beyond the length
     "step": _step,  # every second element: stride 2 on the last axis too
     "interleaved": _interleaved,  # one half of (P, 2, *) memory seen as (P, *): keys and values of a page side by side
     "offset": _offset,  # storage offset of one element: no longer 16-byte aligned
@@ -175,10 +182,13 @@ PLANS: dict[str, Callable] = {
     **{layout: _far(axis) for axis, layout in enumerate(FAR_LAYOUTS)},
 }
 
-MATRIX = ("contiguous", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_last")
+MATRIX = (
+    *("contiguous", "transposed", "sliced", "transposed_sliced", "step", "offset"),
+    *("broadcast", "broadcast_last"),
+)
 VECTOR = ("contiguous", "step", "offset", "broadcast_last")
 PAGES = ("contiguous", "interleaved", "heads_inside", "offset", "step")  # (pages, rows of a page, heads, dim)
-HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast")
+HEADS = ("contiguous", "heads_inside", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_second")
 TABLE = ("contiguous", "transposed", "step", "sliced")  # integers by (batch, place), often cut from a wider one
 BROADCASTS = ("broadcast", "broadcast_second", "broadcast_last")
 WRITABLE = tuple(name for name in PLANS if name not in (*BROADCASTS, *FAR_LAYOUTS))  # one place for each element

@@ -18,7 +18,7 @@ from touchstone.conformance.judging.trials import (
     called_once,
     trials_of,
 )
-from touchstone.conformance.spec.cases import plain_case, plan
+from touchstone.conformance.spec.cases import also_case, plain_case, plan
 from touchstone.conformance.spec.checks import Check
 
 ATTENTION = ("attention", "attention_backward")
@@ -151,7 +151,7 @@ def test_saturated_preactivations_overflow_where_they_are_squared(op, dtype):
 FOUND_THERE = [  # op, mutant, what a case has that shows it
     ("softmax", "maximum_starts_at_1e30", dict(values="far_below", dtype="float32")),
     ("softmax", "nan_beside_neg_inf_gives_zeros", dict(values="nan_and_neg_inf", size=(3, 33))),
-    ("softmax", "rows_beyond_a_grid", dict(size=(65600, 3))),
+    ("softmax", "rows_beyond_a_grid", dict(size=(65601, 3))),
     ("online_softmax", "pos_inf_has_lse_nan", dict(values="one_pos_inf", size=(3, 33))),
     ("attention", "maximum_starts_at_1e30", dict(values="far_below", dtype="float32")),
     ("attention", "hidden_keys_score_5e4", dict(values="far_below", params={"causal": True})),
@@ -278,11 +278,11 @@ def test_a_case_that_would_take_long_is_called_with_fewer_rows(monkeypatch):
         rows.append(len(x))
         return softmax(x)
 
-    assert many_rows(counting).findings == [] and rows == [1025, 1025, 65600]
+    assert many_rows(counting).findings == [] and rows == [1026, 1026, 65601]
     monkeypatch.setattr(calls, "LONGEST", 0.0)
     rows.clear()
     outcome = many_rows(counting)
-    assert outcome.status == PASSED and rows == [1025, 1025]
+    assert outcome.status == PASSED and rows == [1026, 1026]
     assert [finding.severity for finding in outcome.findings] == ["note"]
     assert "not called with them" in outcome.findings[0].message
     assert many_rows(lambda x: softmax(x) * 1.1).status == FAILED
@@ -380,6 +380,8 @@ def read_as_packed(axis):
         ("masked_attention", "bias", 2, "sliced"),
         ("masked_attention", "seg_q", 0, "sliced"),
         ("masked_attention", "seg_k", 0, "sliced"),
+        ("attention", "k", 1, "broadcast_second"),
+        ("attention_backward", "v", 1, "broadcast_second"),
     ],
 )
 def test_strides_of_indices_masks_and_biases_are_looked_at(op, operand, axis, layout):
@@ -396,3 +398,83 @@ def test_strides_of_indices_masks_and_biases_are_looked_at(op, operand, axis, la
         return fn(*given, **kwargs)
 
     assert any(status(op, wrong, CaseTrial(case)) == FAILED for case in cases)
+
+
+@pytest.mark.parametrize(("op", "operand"), [("matmul", "a"), ("matmul", "b"), ("gemv", "a"), ("softmax", "x")])
+def test_a_leading_dimension_that_is_not_the_length_is_looked_at(op, operand):
+    contract, fn = registry.contract(op), known_good(op)
+    place = list(contract.operands).index(operand)
+    cases = [case for case in plan(contract, "quick").cases if case.layout[operand] == "transposed_sliced"]
+
+    def wrong(*args):
+        given = list(args)
+        x = given[place]
+        if x.stride(0) == 1 and x.stride(1) > len(x):
+            given[place] = x.as_strided(x.shape, (1, len(x)))
+        return fn(*given)
+
+    assert any(status(op, wrong, CaseTrial(case)) == FAILED for case in cases)
+
+
+def test_numbers_of_segments_that_float32_does_not_tell_apart_are_told_apart():
+    op = "masked_attention"
+    contract, fn = registry.contract(op), known_good(op)
+    case = plain_case(contract, "float32", "hiding")
+    case = replace(case, layouts=tuple((n, "contiguous" if n.startswith("seg_") else v) for n, v in case.layouts))
+
+    def wrong(q, k, v, bias, slopes, seg_q, seg_k, **params):
+        return fn(q, k, v, bias, slopes, seg_q.float().long(), seg_k.float().long(), **params)
+
+    assert status(op, fn, CaseTrial(case)) == PASSED
+    assert status(op, wrong, CaseTrial(case)) == FAILED
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "softmax", "matmul", "mlp", "group_norm", "attention"])
+def test_rows_beyond_a_grid_are_no_whole_tiles(op):
+    """Those that are left over after tiles of 16 are 0."""
+    contract, fn = registry.contract(op), known_good(op)
+    axis = 2 if op == "attention" else 0
+
+    def wrong(*args, **kwargs):
+        found = fn(*args, **kwargs)
+        y = found[0] if isinstance(found, tuple) else found
+        whole = y.shape[axis] // 16 * 16
+        y.narrow(axis, whole, y.shape[axis] - whole).zero_()
+        return found
+
+    size = contract.beyond_grid[-1 if op == "attention" else 0]
+    assert status(op, wrong, CaseTrial(plain_case(contract, "float32", "normal", size=size))) == FAILED
+
+
+@pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
+def test_tokens_beyond_16_bits_are_looked_at(op):
+    contract, fn = registry.contract(op), known_good(op)
+    trial = CaseTrial(plain_case(contract, "float32", "normal", size=contract.beyond_grid[-1]))
+
+    def wrong(*args, **kwargs):
+        found = fn(*args, **kwargs)
+        found[0][65535:] = 0
+        return found
+
+    assert status(op, fn, trial) == PASSED
+    assert status(op, wrong, trial) == FAILED
+
+
+def test_one_part_alone_is_returned_however_low_its_lse_is():
+    op = "merge_states"
+    trial, fn = law_of(op, "one part is returned as it is"), known_good(op)
+
+    def wrong(o, lse):
+        """A running maximum starts at -1e30."""
+        found, total = fn(o, lse)
+        low = (lse < -1e30).all(0)
+        return found.masked_fill(low[:, None], 0.0), total.masked_fill(low, -torch.inf)
+
+    assert status(op, fn, trial) == PASSED
+    assert status(op, wrong, trial) == FAILED
+
+
+def test_the_last_class_of_a_large_vocabulary_is_asked_for():
+    contract = registry.contract("cross_entropy")
+    target = contract.build(also_case(contract, "large_vocabulary")).exact["target"]
+    assert (target == 66000).any()

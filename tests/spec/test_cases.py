@@ -213,6 +213,16 @@ def test_quick_has_every_layout_and_family_where_it_matters(op):
         assert {case.param[name] for case in plain} == set(values)
 
 
+@pytest.mark.parametrize("op", registry.ops())
+def test_quick_has_every_size_where_no_slices_are_alike(op):
+    """A broadcast hides that a row or a head is taken for another."""
+    contract = registry.contract(op)
+    apart = [
+        case for case in plan(contract, "quick").general if not {n for _, n in case.layouts} & set(layouts.BROADCASTS)
+    ]
+    assert {case.sizes for case in apart} >= {tuple(size.items()) for size in contract.sizes}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("op", some(registry.ops(), 3))
 def test_default_has_every_parameter_in_every_dtype_with_plain_values(op):
