@@ -210,6 +210,39 @@ def test_a_copy_of_what_is_hidden_is_hidden_whatever_its_type(operand, told, cop
     assert torch.equal(made, given.view(torch.int32)) and not told
 
 
+GROWN = {
+    "a tensor": lambda w: w.resize_(5000),
+    "what begins within the storage": lambda w: w[90:].resize_(5000),
+    "what has no element": lambda w: w[100:].resize_(5000),
+    "another dtype": lambda w: w.view(torch.int32).resize_(5000),
+}
+
+
+@pytest.mark.parametrize("grown", GROWN.values(), ids=GROWN)
+def test_what_the_library_moves_to_other_memory_stays_hidden(grown, told):
+    """All of a storage, whichever of its elements the tensor has that grows."""
+    numbers = torch.randint(1, 2**30, (100,), generator=torch.Generator().manual_seed(0))
+    w = torch.empty(100, dtype=torch.int64)
+    with Host([], DRAW):
+        with backends.running(lambda: [Reached(w.data_ptr(), 800, w)]):
+            w.copy_(numbers)
+        before = w.data_ptr()
+        grown(w)
+        assert w.data_ptr() != before and not np.isin(w.numpy(), numbers.numpy()).any()
+    assert torch.equal(w[:100], numbers) and not told
+
+
+@pytest.mark.parametrize("name", ["clone", "_to_copy"])
+def test_a_copy_into_what_is_given_is_the_library_s_work(operand, told, name):
+    """And finds what a launcher finds: it is none that kernels' launchers make."""
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        into = torch.empty(12, dtype=torch.int32)
+        getattr(torch.ops.aten, name).out(x.view(torch.int32).flatten(), out=into)
+        assert not np.isin(into.numpy(), given.view(torch.int32).numpy().ravel()[1:]).any()
+    assert told == [f"has the library work: {name}"]
+
+
 def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
     lengths = torch.arange(100, dtype=torch.int32)
     memory = Hidden(lengths.view(torch.uint8).numpy(), lengths.clone().view(torch.uint8).numpy(), None, DRAW)
