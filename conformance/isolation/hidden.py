@@ -80,6 +80,8 @@ class Hidden:
     def hide(self, ran: bool = False) -> None:
         """Have other numbers there. `ran`: since it was shown, a kernel has run."""
         if ran and not self.written and not np.array_equal(self._here, self._there):
+            if not self.secret:  # as before, so that memory does not tell whether a kernel wrote there
+                self._drawn = self._there.copy()
             self.secret = self.written = True
         if self.secret:
             self._there[:] = self._here
@@ -247,7 +249,9 @@ class Host(TorchDispatchMode):
         self._show()
 
     def _fail(self, error: BaseException) -> None:
-        if self._failed is None and not isinstance(error, NotRun):
+        if isinstance(error, NotRun):
+            self._give(1)  # where and why it ended, by which numbers may have decided
+        elif self._failed is None:
             self._failed = f"{type(error).__name__}: {error}"[:200]
 
     def _end(self) -> None:
@@ -377,7 +381,11 @@ class Host(TorchDispatchMode):
         secret = [memory for memory in self._over(tensor) if memory.secret]
         if not secret or not all(memory.written for memory in secret):
             return False
-        self._given += tensor.numel() * max(1, tensor.element_size() // 8)
+        return self._give(tensor.numel() * max(1, tensor.element_size() // 8))
+
+    def _give(self, numbers: int) -> bool:
+        """Whether Python is given so many numbers more."""
+        self._given += numbers
         if self._given > GIVEN:
             tripwires.note(f"reads more than {GIVEN} numbers of what its kernels have written, in one call")
         return self._given <= GIVEN
