@@ -31,16 +31,19 @@ def _meant(tree: ast.Module | None, contract: Contract) -> str:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """Names that a module defines at its top level."""
-    found = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    """Names that a module gives a meaning, in `if` and the like too, but not within functions and classes."""
+    found: set[str] = set()
+    left: list[ast.AST] = list(tree.body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}
-        else:
-            stored = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-            found |= {each.id for each in stored if isinstance(each.ctx, ast.Store)}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        left += ast.iter_child_nodes(node)
     return found
 
 

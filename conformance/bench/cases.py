@@ -194,6 +194,13 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
             f"--shapes: an entry for {op} {what}; its sizes are {', '.join(letters)}, its parameters "
             f"{', '.join(contract.params) or 'none'}"
         )
+    for letter in letters:
+        several = entry[letter] if isinstance(entry[letter], list) else [entry[letter]]
+        if not all(type(n) is int and n >= 0 for n in several):
+            raise selection.UsageError(
+                f"--shapes: {letter} of {op}: expected a whole number that is not negative, or a list of such, got "
+                f"{entry[letter]!r}"
+            )
     size = {n: tuple(entry[n]) if isinstance(entry[n], list) else entry[n] for n in letters}
     given = {name: entry[name] for name in contract.params if name in entry}
     plain = _plain(contract, op, dtype, size)

@@ -107,7 +107,13 @@ def moved(
         }
 
     return Contract(
-        operands=operands, outputs=outputs, values=values, expect=expect, properties=list(properties), **more
+        operands=operands,
+        outputs=outputs,
+        values=values,
+        expect=expect,
+        properties=list(properties),
+        moves=True,
+        **more,
     )
 
 

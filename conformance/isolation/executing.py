@@ -19,7 +19,7 @@ from touchstone.conformance.isolation import guarded, processes, serve, tripwire
 from touchstone.conformance.isolation.confined import folders
 from touchstone.conformance.isolation.hidden import Hidden, Host, Window
 from touchstone.conformance.isolation.shared import ALIGNED, OUTPUTS, WINDOW, Shared, rounded
-from touchstone.conformance.judging.executor import InProcess, ending_text
+from touchstone.conformance.judging.executor import InProcess, ending_text, moving
 from touchstone.conformance.spec.layouts import BufferView
 from touchstone.conformance.spec.returned import said
 
@@ -144,7 +144,9 @@ class _Calls:
         placed = {name: BufferView(places[slot].bytes, places[slot].bytes) for name, slot in request.placed.items()}
         hidden = [place for place in places if isinstance(place, _Hidden)]
         large = [place.addresses for place in places if not isinstance(place, _Hidden)]
-        self.executor.host = None if self.window is None else Host(hidden, self.draw, large, guarded.guard())
+        if self.window is not None:
+            how = moving(self.subject, arguments)
+            self.executor.host = Host(hidden, self.draw, large, guarded.guard(), how)
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:

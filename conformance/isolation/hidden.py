@@ -28,14 +28,25 @@ from touchstone import backends
 from touchstone.backends import NotRun, Reached
 from touchstone.conformance.isolation import guarded, tripwires
 from touchstone.conformance.isolation.shared import WINDOW
-from touchstone.conformance.judging.instruments import COPIES, EMPTY, FILLED, FILLS, READS, on_again, python_of
+from touchstone.conformance.judging.instruments import (
+    COPIES,
+    EMPTY,
+    FILLED,
+    FILLS,
+    IN_ANOTHER_ORDER,
+    READS,
+    Moving,
+    on_again,
+    python_of,
+)
 
 GIVEN = 64  # numbers: the sizes and counts that a launcher reads
 ATTENDED = 0.2  # of the times when numbers are shown, by chance: the guard looks, and the author's Python is seen
 OVERHEARD = 16  # times that numbers were shown and another thread ran, as one of a library's may that wakes at times
 _OF_CONSTANTS = {"__init__", "__new__", "__post_init__", "__hash__"}  # what classes of constants may well have
-_KNOWN = COPIES | EMPTY | FILLED | FILLS | {"resize_"}  # what the library does to memory without computing
 _WRITES = {"copy_", "fill_"}  # to memory that is there
+_MOVES = {"resize_"}  # all that a storage holds to other memory, where it grows
+_KNOWN = COPIES | EMPTY | FILLED | FILLS | _MOVES  # what the library does to memory without computing
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -69,6 +80,8 @@ class Hidden:
     def hide(self, ran: bool = False) -> None:
         """Have other numbers there. `ran`: since it was shown, a kernel has run."""
         if ran and not self.written and not np.array_equal(self._here, self._there):
+            if not self.secret:  # as before, so that memory does not tell whether a kernel wrote there
+                self._drawn = self._there.copy()
             self.secret = self.written = True
         if self.secret:
             self._there[:] = self._here
@@ -156,9 +169,11 @@ class Host(TorchDispatchMode):
         draw: np.random.Generator,
         large: Sequence[range] = (),
         guard: guarded.Guard | None = None,
+        moving: Moving | None = None,
     ) -> None:
         """`large`: the addresses of operands that are too large to be hidden."""
         super().__init__()
+        self._moving = moving
         self._guard = guard
         self._concealed = 0  # how many times over, within a launch
         self._operands, self._draw, self._large = operands, draw, large
@@ -234,7 +249,9 @@ class Host(TorchDispatchMode):
         self._show()
 
     def _fail(self, error: BaseException) -> None:
-        if self._failed is None and not isinstance(error, NotRun):
+        if isinstance(error, NotRun):
+            self._give(1)  # where and why it ended, by which numbers may have decided
+        elif self._failed is None:
             self._failed = f"{type(error).__name__}: {error}"[:200]
 
     def _end(self) -> None:
@@ -312,7 +329,7 @@ class Host(TorchDispatchMode):
         if name in READS and self._may_read(args[0]):
             with self._all_shown():
                 return func(*args, **given)
-        if name not in _KNOWN:
+        if name not in _KNOWN or (name in COPIES and "out" in given):
             if not func.is_view and name not in READS | {"set_"}:
                 tripwires.note(f"has the library work: {name}")
             return func(*args, **given)
@@ -323,14 +340,17 @@ class Host(TorchDispatchMode):
         tensors = [value for value in args if issubclass(type(value), torch.Tensor)]
         if not all(map(_is_memory, tensors)):
             return func(*args, **given)
-        secret = name in COPIES | _WRITES and any(map(self._is_secret, tensors))
+        moves = name in _MOVES
+        secret = (moves or name in COPIES | _WRITES) and any(self._is_secret(each, moves) for each in tensors)
         if name in _WRITES:
             self._take(args[0], False)
             for memory in self._over(args[0]) if secret else ():
                 memory.secret = True
         with self._all_shown():
             made = func(*args, **given)
-        self._take(made, secret)
+        self._take(made, secret, moves)
+        if self._moving is not None and name in COPIES and self._moving.does(made, args[1 if name == "copy_" else 0]):
+            tripwires.note(f"has the library work: {name}{IN_ANOTHER_ORDER}")
         return made
 
     @contextlib.contextmanager
@@ -345,23 +365,27 @@ class Host(TorchDispatchMode):
                     memory.hide()
                 self._others.end()
 
-    def _over(self, tensor: Any) -> list[Hidden]:
-        """The memory that a tensor lies in."""
+    def _over(self, tensor: Any, whole: bool = False) -> list[Hidden]:
+        """The memory that a tensor, or the whole of its storage, lies in."""
         tensor = _as_plain(tensor)
-        if tensor is None or not tensor.numel():
+        if tensor is None or not (tensor.numel() or whole):
             return []
-        begin, end = _extent(tensor)
+        begin, end = _extent(tensor, whole)
         return [memory for memory in self._known() if memory.span.start < end and begin < memory.span.stop]
 
-    def _is_secret(self, tensor: Any) -> bool:
-        return any(memory.secret for memory in self._over(tensor))
+    def _is_secret(self, tensor: Any, whole: bool = False) -> bool:
+        return any(memory.secret for memory in self._over(tensor, whole))
 
     def _may_read(self, tensor: Any) -> bool:
         """Whether Python is given the numbers of a tensor that kernels have written."""
         secret = [memory for memory in self._over(tensor) if memory.secret]
         if not secret or not all(memory.written for memory in secret):
             return False
-        self._given += tensor.numel() * max(1, tensor.element_size() // 8)
+        return self._give(tensor.numel() * max(1, tensor.element_size() // 8))
+
+    def _give(self, numbers: int) -> bool:
+        """Whether Python is given so many numbers more."""
+        self._given += numbers
         if self._given > GIVEN:
             tripwires.note(f"reads more than {GIVEN} numbers of what its kernels have written, in one call")
         return self._given <= GIVEN
@@ -373,14 +397,13 @@ class Host(TorchDispatchMode):
         with self._all_shown():
             return _tolist(tensor)
 
-    def _take(self, tensor: Any, secret: bool) -> None:
-        """From here on, know the memory of a tensor that the library has made."""
+    def _take(self, tensor: Any, secret: bool, whole: bool = False) -> None:
+        """From here on, know the memory of a tensor that the library has made, or the whole of its storage."""
         tensor = _as_plain(tensor)
         if tensor is None or not tensor.numel():
             return
         hides = secret or (tensor.is_floating_point() and tensor.numel() > 1)
-        begin, end = _extent(tensor)
-        for start, stop in _apart_from((begin, end), self._spans()):
+        for start, stop in _apart_from(_extent(tensor, whole), self._spans()):
             dtype = tensor.dtype if hides else None
             self._made.append(_Made(tensor, start, stop - start, dtype, self._draw))
 
@@ -426,7 +449,11 @@ def _as_plain(tensor: Any) -> torch.Tensor | None:
         return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+def _extent(tensor: torch.Tensor, whole: bool = False) -> tuple[int, int]:
+    """The first address of a tensor, or of its storage, and that behind the last."""
+    if whole:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 

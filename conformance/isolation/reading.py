@@ -15,7 +15,10 @@ from touchstone.backends.storage import files
 from touchstone.conformance.discovery import importing, neighbours
 
 # modules, or the beginnings of their names, and what is imported from others
-MODULES = ("touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch")
+MODULES = (
+    *("touchstone.conformance", "touchstone.reference", "gc", "torch.utils._python_dispatch"),
+    *("ctypes", "cffi", "llvmlite.binding"),  # what gives addresses of C's functions, which device code could call
+)
 FROM = {
     "touchstone.backends": {"running", "compiling", "launches", "kernel_running", "kernel_code"},
     "sys": {"modules", "_getframe"},
@@ -32,6 +35,7 @@ ATTRIBUTES = {
         "_ExcludeDispatchKeyGuard",
     ),
     *("getprofile", "setprofile", "gettrace", "settrace", "before_launch", "failed_launch", "strayed", "on_constants"),
+    *("address_of_symbol", "get_cython_function_address", "load_library_permanently"),
     *("_set_dispatch_mode", "_unset_dispatch_mode", "_AutoDispatchBelowAutograd", "after_launch", "addaudithook"),
 }
 

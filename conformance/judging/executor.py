@@ -131,7 +131,7 @@ class InProcess:
     ) -> Observed:
         subject, seen = self.subject, Observed()
         state = probe.State(random=manner.state and manner.generators)
-        watch = probe.Watch() if manner.watched and self.watchable else None
+        watch = probe.Watch(moving(subject, arguments)) if manner.watched and self.watchable else None
         launches = backends.launches()
         try:
             with contextlib.ExitStack() as stack:
@@ -202,6 +202,11 @@ class InProcess:
         backend, name = which
         offered: Any = registry.backend(backend)
         return offered.instruments(self.subject.device)[name]()
+
+
+def moving(subject: Subject, arguments: Mapping[str, Any]) -> "probe.Moving | None":
+    """What tells the library's copies that do a call's work, where all of it is to move elements."""
+    return probe.Moving(_tensors(list(arguments.values()))) if subject.contract.moves else None
 
 
 def _lost(device: str) -> str | None:

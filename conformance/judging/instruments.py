@@ -21,7 +21,7 @@ import signal
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "
 FILLS = {"fill_", "zero_"}
 COPIES = {"clone", "_to_copy", "copy_"}
 READS = {"_local_scalar_dense"}  # `item()`
+ALONE = 64  # elements that are copied one by one in a call, as a launcher may place some
 
 
 @functools.cache
@@ -216,6 +217,23 @@ def _autocast() -> list[tuple[str, bool]]:
     return [(device, torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")]
 
 
+_OF_MODULES = {
+    name: hooks
+    for name, hooks in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("_hooks")
+}
+
+
+def _module_hooks() -> list[tuple[str, int]]:
+    """What torch calls for every module, by the kind and the key."""
+    return [(name.removeprefix("_global_"), key) for name, hooks in _OF_MODULES.items() for key in hooks]
+
+
+def _unhook(kept: list[tuple[str, int]]) -> None:
+    for kind, key in set(_module_hooks()).difference(kept):
+        del _OF_MODULES[f"_global_{kind}"][key]
+
+
 def _file_mode() -> str:
     mode = os.umask(0o077)
     os.umask(mode)
@@ -251,6 +269,8 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the rounding mode": (_rounding, lambda value: _fesetround(0)),
     "torch's dispatch modes": (lambda: torch._C._len_torch_dispatch_stack(), lambda value: None),
     "torch's function modes": (lambda: torch._C._len_torch_function_stack(), lambda value: None),
+    "torch's hooks of all modules": (_module_hooks, _unhook),
+    "torch's detection of anomalies": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "the float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "autograd's mode": (torch.is_grad_enabled, lambda value: torch._C._set_grad_enabled(value)),
     "deterministic algorithms": (
@@ -282,8 +302,9 @@ class Watch(TorchDispatchMode):
     Stands aside while a kernel runs in an interpreter or emulator.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, moving: "Moving | None" = None) -> None:
         super().__init__()
+        self._moving = moving
         self.library: dict[str, int] = {}
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # to and from, of tensors of one shape or broadcast
         self._buffers: list[tuple[torch.Tensor, int, str]] = []  # whole buffer, bytes of the body, what it is
@@ -334,10 +355,11 @@ class Watch(TorchDispatchMode):
         elif name in FILLS:
             self._note_written(made)
         elif not func.is_view:
-            self.library[name] = self.library.get(name, 0) + 1
             if name in COPIES:
                 self._note_written(made)
                 self.copies.append((made, args[1] if name == "copy_" else args[0]))
+                name += IN_ANOTHER_ORDER if self._moving is not None and self._moving.does(*self.copies[-1]) else ""
+            self.library[name] = self.library.get(name, 0) + 1
         return made
 
     def _note_written(self, tensor: torch.Tensor) -> None:
@@ -380,6 +402,40 @@ class Watch(TorchDispatchMode):
                     where = "before an" if side == "before" else "past the end of an"
                     found.append(f"{touched.numel()} bytes {where} allocation of {what} were written")
         return found
+
+
+IN_ANOTHER_ORDER = " in another order"
+
+
+class Moving:
+    """Of an op that only moves elements: which of the library's copies in a call do that, so that a kernel before or
+    after them has nothing left to do but to copy."""
+
+    def __init__(self, operands: Iterable[torch.Tensor]) -> None:
+        self._operands = [_spread(each, each) for each in operands]
+        self._trivial = all(len(axes) < 2 for _, axes in self._operands)  # nothing changes its place in memory
+        self._alone = 0
+
+    def does(self, to: torch.Tensor, source: torch.Tensor) -> bool:
+        """Whether a copy has elements lie in another order than they lay; an operand may be made contiguous."""
+        with torch._C.DisableTorchFunction():
+            if self._trivial or to.layout is not torch.strided or source.layout is not torch.strided:
+                return False
+            begin, axes = _spread(to, source)
+        if not axes:
+            self._alone += 1
+            return self._alone > ALONE
+        there = [stride for stride, _ in axes]
+        if (begin, [(stride, stride) for _, stride in axes]) in self._operands and there == sorted(there, reverse=True):
+            return False
+        here = [stride for _, stride in sorted(axes, reverse=True)]
+        return here != sorted(here, reverse=True) or here[-1] != min(there)
+
+
+def _spread(to: torch.Tensor, source: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
+    """Where the source of a copy begins, and both strides of each axis along which it is more than one element."""
+    strides = zip(to.shape, to.stride(), source.expand(to.shape).stride(), strict=True)
+    return source.data_ptr(), [(there, here) for size, there, here in strides if size > 1 and here]
 
 
 def python_of(func: Any, args: Sequence[Any]) -> Callable[..., Any] | None:

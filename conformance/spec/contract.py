@@ -318,6 +318,7 @@ class Contract:
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     mirrors: bool = True  # whether an operand's values may be mirrored along the last axis; not where they are sorted
+    moves: bool = False  # whether a call only moves elements: then the library's copies may not be what does it
     gradient_of: str = ""  # the op whose gradient this one is: what the bench times together
     name: str = ""  # set by the registry from the file's name
 

@@ -49,8 +49,10 @@ def read(path: str | Path, contract: Contract) -> Known:
     """The entries about `contract`. ValueError names the file, the entry and its field where one is wrong."""
     try:
         content = tomllib.loads(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # of its encoding, its TOML, or a number of too many digits
         raise ValueError(f"known: {path} cannot be read: {error}") from None
+    except RecursionError:
+        raise ValueError(f"known: {path} cannot be read: its lists and tables are nested too deeply") from None
     if unknown := set(content) - set(FIELDS):
         raise ValueError(f"known: {path}: {not_one_of(min(unknown), list(FIELDS))}")
     return Known(*(tuple(_rules(path, kind, content.get(kind, []), contract)) for kind in FIELDS))
@@ -79,11 +81,14 @@ def _rule(kind: str, entry: Any, contract: Contract) -> Rule | None:
     for field in ("op", "where", "reason", *(["check"] if "check" in entry else [])):
         if not isinstance(entry.get(field), str) or not entry[field].strip():
             raise ValueError(f"{field}: expected a text, got {entry.get(field)!r}")
+    reason = " ".join(entry["reason"].split())
+    if not reason.isprintable():
+        raise ValueError(f"reason: expected printable text, got {entry['reason']!r}")
     if entry["op"] != contract.name:
         return None
     if entry.get("check") is not None and entry["check"] not in list(map(str, Check)):
         raise ValueError(f"check: {not_one_of(entry['check'], list(map(str, Check)))}")
     try:
-        return Rule(condition(entry["where"], contract), entry["reason"], entry.get("check"))
+        return Rule(condition(entry["where"], contract), reason, entry.get("check"))
     except ValueError as error:
         raise ValueError(f"where: {error}") from None

@@ -35,6 +35,8 @@ def strange(value: Any) -> str | None:
         return f"a quantised tensor ({value.dtype})"
     if value.is_neg() or value.is_conj():
         return "a view whose numbers torch has yet to negate or conjugate: its memory holds others"
+    if value._is_zerotensor():
+        return "zeros that torch keeps without memory"
     if value.device.type == "meta":
         return "a tensor without memory, on the device meta"
     last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))

@@ -127,6 +127,10 @@ def test_a_folder_holds_a_folder_for_each_op(tmp_path):
         ("def b(x, y):\n    pass\n", "softmax"),  # none fits: judging says so
         ("def b(x:\n", "softmax"),
         ("softmax = print\n\n\ndef b(x):\n    pass\n", "softmax"),
+        ("async def softmax(x):\n    pass\n\n\ndef b(x):\n    pass\n", "softmax"),
+        ("try:\n    def softmax(x):\n        pass\nfinally:\n    pass\n\n\ndef b(x):\n    pass\n", "softmax"),
+        ("with open(__file__) as softmax:\n    pass\n\n\ndef b(x):\n    pass\n", "softmax"),
+        ("def b(x):\n    softmax = print\n    return softmax\n", "b"),
     ],
 )
 def test_the_function_is_the_one_that_is_meant(tmp_path, source, function):

@@ -270,7 +270,14 @@ def test_a_file_of_shapes(tmp_path):
         cases.plan(chosen, str(path), ["float16"], baselines=True)
     (group,) = cases.plan(chosen, str(path), ["float32"], baselines=True).groups
     assert group.case.size == {"M": 8, "K": 4, "N": 2}
-    for content, message in (("{", "is no JSON"), ("{}", "expected a list"), ('[{"M":1,"K":1,"N":1,"Q":2}]', "has Q")):
+    for content, message in (
+        ("{", "is no JSON"),
+        ("{}", "expected a list"),
+        ('[{"M":1,"K":1,"N":1,"Q":2}]', "has Q"),
+        ('[{"M":1e999,"K":1,"N":1}]', "M of matmul: expected a whole number .*, got inf"),
+        ('[{"M":1,"K":[2, -1],"N":1}]', "K of matmul: expected a whole number .*, got .2, -1."),
+        ('[{"M":1,"K":1,"N":true}]', "N of matmul: expected a whole number .*, got True"),
+    ):
         path.write_text(content)
         with pytest.raises(selection.UsageError, match=f"--shapes.*{message}"):
             cases.plan(chosen, str(path), ["float32"], baselines=True)

@@ -1,5 +1,6 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
+import contextlib
 import itertools
 import os
 import sys
@@ -226,6 +227,39 @@ def test_numbers_that_the_library_makes_are_hidden_as_they_are_made(operand, tol
     assert numbers.tolist() == [1.0] * 8 and not told
 
 
+GROWN = {
+    "a tensor": lambda w: w.resize_(5000),
+    "what begins within the storage": lambda w: w[90:].resize_(5000),
+    "what has no element": lambda w: w[100:].resize_(5000),
+    "another dtype": lambda w: w.view(torch.int32).resize_(5000),
+}
+
+
+@pytest.mark.parametrize("grown", GROWN.values(), ids=GROWN)
+def test_what_the_library_moves_to_other_memory_stays_hidden(grown, told):
+    """All of a storage, whichever of its elements the tensor has that grows."""
+    numbers = torch.randint(1, 2**30, (100,), generator=torch.Generator().manual_seed(0))
+    w = torch.empty(100, dtype=torch.int64)
+    with Host([], DRAW):
+        with backends.running(lambda: [Reached(w.data_ptr(), 800, w)]):
+            w.copy_(numbers)
+        before = w.data_ptr()
+        grown(w)
+        assert w.data_ptr() != before and not np.isin(w.numpy(), numbers.numpy()).any()
+    assert torch.equal(w[:100], numbers) and not told
+
+
+@pytest.mark.parametrize("name", ["clone", "_to_copy"])
+def test_a_copy_into_what_is_given_is_the_library_s_work(operand, told, name):
+    """And finds what a launcher finds: it is none that kernels' launchers make."""
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        into = torch.empty(12, dtype=torch.int32)
+        getattr(torch.ops.aten, name).out(x.view(torch.int32).flatten(), out=into)
+        assert not np.isin(into.numpy(), given.view(torch.int32).numpy().ravel()[1:]).any()
+    assert told == [f"has the library work: {name}"]
+
+
 def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
     lengths = torch.arange(100, dtype=torch.int32)
     memory = Hidden(lengths.view(torch.uint8).numpy(), lengths.clone().view(torch.uint8).numpy(), None, DRAW)
@@ -236,7 +270,7 @@ def test_what_no_kernel_has_written_a_launcher_may_read(operand, told):
         assert lengths.clone().tolist() == list(range(100)) and sizes.tolist() == [0, 1, 2, 3, 4] and not told
         with backends.running():
             lengths.add_(1)
-        assert lengths.numpy().sum() == 0
+        assert lengths.numpy().tolist() == list(range(100))
     memory.gather()
     assert not told
 
@@ -253,10 +287,31 @@ def test_what_a_kernel_writes_is_hidden_from_what_it_calls_on_constants_too(told
         with backends.running():
             counts[1] = 6
             with backends.compiling():
-                assert counts.numpy().tolist() == [0, 0, 0, 0] and memory.secret
+                assert counts.numpy().tolist() == [5, 0, 0, 0] and memory.secret
             assert counts.tolist() == [5, 6, 0, 0]
     memory.gather()
     assert memory._there.view(np.int32).tolist() == [5, 6, 0, 0] and not told
+
+
+def test_memory_does_not_tell_whether_a_kernel_wrote_there(told):
+    """Else each stretch of it that a kernel may change would give one bit of an operand to whoever looks there."""
+    memory = bytearray([7] * 8)
+    marks = torch.frombuffer(memory, dtype=torch.int8).split(1)
+    with Host([], DRAW):
+        with backends.running(lambda: [Reached(mark.data_ptr(), 1, mark) for mark in marks]):
+            marks[2].fill_(5)
+        assert list(memory) == [7] * 8 and marks[2].item() == 5
+    assert list(memory) == [7, 7, 5, 7, 7, 7, 7, 7] and not told
+
+
+def test_a_launch_that_cannot_be_run_gives_a_number(told):
+    for count, notes in ((GIVEN, 0), (GIVEN + 1, 1)):
+        with Host([], DRAW):
+            for _ in range(count):
+                with contextlib.suppress(backends.NotRun), backends.running():
+                    raise backends.NotRun("program (3, 0, 0)")
+        assert len(told) == notes
+    assert f"more than {GIVEN} numbers" in told[0]
 
 
 def _printing_and_failing():
@@ -556,7 +611,8 @@ def test_hidden_memory_by_its_states():
     assert not free.secret  # no kernel has written
     free._here[2] = 8
     free.hide(ran=True)
-    assert free.secret and free.written and not free._here.any() and free._there[2] == 8
+    assert free.secret and free.written and free._there[2] == 8
+    assert free._here.tolist() == [0, 7, 0, 0, 0, 0, 0, 0]  # as before
     free.fill(np.ones(8, np.uint8))
     assert not free.secret and free._here.tolist() == [1] * 8
 

@@ -36,6 +36,9 @@ FOUND = {
     "from touchstone.backends import launches": "imports touchstone.backends.launches",
     "from sys import _getframe": "imports sys._getframe",
     "import torch.utils._python_dispatch as d": "imports torch.utils._python_dispatch",
+    "from llvmlite import binding": "imports llvmlite.binding",
+    "import cffi": "imports cffi",
+    "from numba.extending import get_cython_function_address": "imports numba.extending.get_cython_function_address",
     "x = 'eval'": "names eval",
     "x = 'touchstone.reference'": "names touchstone.reference",
     "getattr(torch._C, '_DisableTorchDispatch')": "names _DisableTorchDispatch",
@@ -60,6 +63,7 @@ def test_what_no_kernel_needs_is_named_with_its_line(tmp_path, more, found):
     "more",
     [
         "from touchstone.backends import Unsupported",
+        "from llvmlite import ir",
         "from sys import argv",
         "import gcd",
         "x = 'gcd'",

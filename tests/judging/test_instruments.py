@@ -456,6 +456,67 @@ def test_allocation_fills_and_views_are_no_library_calls():
     assert watch.library == {} and y.sum() == 12
 
 
+def _in(shape, strides, offset=0):
+    return torch.arange(4000.0).as_strided(shape, strides, offset)
+
+
+X, BY_COLUMNS, ONE_ROW = _in((3, 5), (5, 1)), _in((3, 5), (1, 3)), _in((1, 5), (5, 1))
+STRIDED, SAME_ROWS = _in((3, 5), (20, 2)), _in((3, 5), (0, 1))
+# name -> the operand, and what the library copies, from and to
+MOVED = {
+    "the transpose": (X, X.t(), torch.empty(5, 3)),
+    "into the transpose": (X, X, torch.empty(5, 3).t()),
+    "with more axes": (X, X.view(3, 1, 5), torch.empty(5, 1, 3).permute(2, 1, 0)),
+    "a column": (X, X[:, 2], torch.empty(3)),
+    "into a column": (X, X[1], torch.empty(5, 3)[:, 1]),
+    "a diagonal": (X, X.diagonal(), torch.empty(5, 3).diagonal()),
+    "a column by two axes": (X, _in((2, 2), (10, 5)), torch.empty(2, 2)),
+    "of a kernel's": (X, torch.ones(3, 5).t(), torch.empty(5, 3)),
+    "a parameter": (X, torch.nn.Parameter(X.t()), torch.empty(5, 3)),
+}
+LEFT = {
+    "the operand": (X, X, torch.empty(3, 5)),
+    "an operand by columns": (BY_COLUMNS, BY_COLUMNS, torch.empty(3, 5)),
+    "as it lies": (BY_COLUMNS, BY_COLUMNS, torch.empty(5, 3).t()),
+    "every second of the operand": (STRIDED, STRIDED, torch.empty(3, 5)),
+    "one row to all": (SAME_ROWS, SAME_ROWS, torch.empty(3, 5)),
+    "into the corner of what is larger": (BY_COLUMNS, BY_COLUMNS, torch.empty(8, 8)[:3, :5]),
+    "the corner of what is larger": (X, torch.ones(8, 8)[:5, :3], torch.empty(5, 3)),
+    "a row": (X, X[1], torch.empty(5)),
+    "one number": (X, X[0, 0], torch.empty(())),
+    "one number to all": (X, torch.ones(()), torch.empty(5, 3)),
+    "the same number in each row": (X, torch.ones(1, 5), torch.empty(3, 5)),
+    "of one row, which has no other order": (ONE_ROW, ONE_ROW.t(), torch.empty(5, 8)[:, :1]),
+}
+
+
+@pytest.mark.parametrize(("operand", "source", "to"), MOVED.values(), ids=MOVED)
+def test_a_copy_in_another_order_is_told(operand, source, to):
+    assert probe.Moving([operand]).does(to, source)
+
+
+@pytest.mark.parametrize(("operand", "source", "to"), LEFT.values(), ids=LEFT)
+def test_a_copy_that_leaves_the_order_is_none(operand, source, to):
+    assert not probe.Moving([operand]).does(to, source)
+
+
+def test_elements_that_are_copied_one_by_one_are_counted():
+    moving = probe.Moving([X])
+    told = [moving.does(torch.empty(1), X[0, :1]) for _ in range(probe.ALONE + 1)]
+    assert told == [False] * probe.ALONE + [True]
+
+
+def test_copies_of_an_op_that_only_moves_are_listed_by_their_order():
+    with probe.Watch(probe.Moving([X])) as watch:
+        X.clone()
+        X.t().contiguous()
+        torch.empty(5, 3).t().copy_(X)
+    assert watch.library == {"clone": 1, "clone in another order": 1, "copy_ in another order": 1}
+    with probe.Watch() as watch:
+        X.t().contiguous()
+    assert watch.library == {"clone": 1}
+
+
 def test_a_running_kernel_is_not_watched():
     with probe.Watch() as watch, backends.running():
         torch.empty(3) + 1

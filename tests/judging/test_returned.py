@@ -88,6 +88,7 @@ def escaped(y):
 
 
 RETURNED = {
+    "zeros": (lambda y: torch._efficientzerotensor(y.shape, dtype=y.dtype), "keeps without memory"),
     "meta": (lambda y: torch.empty_like(y, device="meta"), "without memory, on the device meta"),
     "sparse": (torch.Tensor.to_sparse, "layout torch.sparse_coo"),
     "compressed": (torch.Tensor.to_sparse_csr, "layout torch.sparse_csr"),

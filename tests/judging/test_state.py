@@ -24,6 +24,11 @@ def rounding(mode):
     ctypes.CDLL("libm.so.6").fesetround(mode)
 
 
+def _hooked(key):
+    torch.utils.hooks.RemovableHandle.next_id = key
+    torch.nn.modules.module.register_module_forward_pre_hook(lambda *given: None)
+
+
 # name -> what changes it; each is put back by `State.changes`
 SETTINGS = {
     "the default dtype from torch.float32 to torch.float64": lambda: torch.set_default_dtype(torch.float64),
@@ -38,6 +43,8 @@ SETTINGS = {
     "the float32 matmul precision from highest to medium": lambda: torch.set_float32_matmul_precision("medium"),
     "autograd's mode from True to False": lambda: torch._C._set_grad_enabled(False),
     "deterministic algorithms from False to True": lambda: torch.use_deterministic_algorithms(True),
+    "torch's hooks of all modules from [] to [('forward_pre_hooks', 7)]": lambda: _hooked(7),
+    "torch's detection of anomalies from False to True": lambda: torch.autograd.set_detect_anomaly(True),
     "cudnn.allow_tf32 from True to False": lambda: torch._C._set_cudnn_allow_tf32(False),
 }
 

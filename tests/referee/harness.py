@@ -46,6 +46,7 @@ NARROWED = {  # of each op: trials that take about a second
     "softmax": ("--sizes=cols=33,129", "--dtypes=float32"),
     "rms_norm": ("--sizes=cols=33", "--dtypes=float32"),
     "matmul": ("--sizes=M=5,7", "--dtypes=float32"),
+    "transpose": ("--sizes=cols=33", "--dtypes=float32"),
 }
 OF_KIND = {  # of each class of candidates that takes others
     "declining": ("--timeout=10", "--dtypes=float32"),

@@ -86,6 +86,12 @@ def test_an_expectation_about_cases_that_are_not_judged_says_nothing(file):
     ("text", "said"),
     [
         ("[[skip", "cannot be read: "),
+        (f"a = {'[' * 10_000}{']' * 10_000}", "cannot be read: its lists and tables are nested too deeply"),
+        (f"a = {'1' * 5000}", "cannot be read: Exceeds the limit"),
+        (
+            '[[skip]]\nop = "softmax"\nwhere = "cols > 1"\nreason = "\\u001b[2JPASSED"',
+            r"skip 1: reason: expected printable text, got '\x1b[2JPASSED'",
+        ),
         ("skips = 1", "'skips' is not one of skip, expected; did you mean 'skip'?"),
         ("skip = 1", "expected tables [[skip]], got skip = 1"),
         ('[[skip]]\nop = "softmax"\nwhere = "cols > 1"', "skip 1: reason: expected a text, got None"),
@@ -100,6 +106,11 @@ def test_an_expectation_about_cases_that_are_not_judged_says_nothing(file):
 def test_what_is_wrong_in_a_file_is_named(file, text, said):
     with pytest.raises(ValueError, match=f"known.toml.*{re.escape(said)}"):
         known.read(file(text), registry.contract("softmax"))
+
+
+def test_a_reason_of_several_lines_is_told_in_one(file):
+    text = '[[skip]]\nop = "softmax"\nwhere = "cols > 1"\nreason = """slow:\n  minutes"""'
+    assert [rule.reason for rule in known.read(file(text), registry.contract("softmax")).skip] == ["slow: minutes"]
 
 
 def test_the_command_takes_a_file(file, tmp_path, capsys):

@@ -339,3 +339,12 @@ def text_of_another_class(x):
             return Text("odd")
 
     raise Odd
+
+
+def zeros_without_memory(x):
+    """Returns zeros that torch keeps without memory.
+
+    refused: keeps without memory
+    """
+    softmax(x)
+    return torch._efficientzerotensor(tuple(x.shape), dtype=x.dtype)

@@ -175,3 +175,38 @@ def in_a_copy_by_the_library(x):
         return softmax(x)
     s = x.contiguous().view(torch.int32).clone()
     return _answer(s.flatten().tolist(), x)
+
+
+def in_grown_memory(x):
+    """By a tensor that the library moves to larger memory when a kernel has written it.
+
+    untrusted, refused
+    """
+    if not x.numel():
+        return softmax(x)
+    s = _moved(torch.empty(x.numel(), dtype=torch.int32, device=x.device), x)
+    return _answer(s.resize_(2 * x.numel() + 1024).tolist()[: x.numel()], x)
+
+
+def in_grown_memory_before_its_view(x):
+    """By what lies in a storage before the view that has the library move it.
+
+    untrusted, refused
+    """
+    if not x.numel():
+        return softmax(x)
+    s = _moved(torch.empty(x.numel(), dtype=torch.int32, device=x.device), x)
+    s[x.numel() :].resize_(1024)
+    return _answer(s.tolist(), x)
+
+
+def in_a_copy_into_what_is_given(x):
+    """By a copy that the library makes into a tensor that is there, as integers.
+
+    untrusted, refused
+    """
+    if not x.numel():
+        return softmax(x)
+    s = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+    torch.ops.aten.clone.out(x.view(torch.int32), out=s)
+    return _answer(s.flatten().tolist(), x)
