@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone.conformance.derived import ops, refusals, rules
-from touchstone.conformance.derived.ops import is_float, name_of
+from touchstone.conformance.derived.ops import Mode, is_float, name_of
 from touchstone.conformance.spec.budget import EPS
 
 UNIT = 2.0**-25  # half of float32's unit roundoff
@@ -91,7 +90,7 @@ def _all_finite(values: torch.Tensor) -> bool:
     return math.isfinite(float(values.sum()))
 
 
-class Lift(TorchDispatchMode):
+class Lift(Mode):
     """Casts to float32 and to 16 bits become casts to float64: they are there to raise precision, or to lower it at the
     end."""
 
@@ -107,7 +106,7 @@ class Lift(TorchDispatchMode):
         return out
 
 
-class Parts(TorchDispatchMode):
+class Parts(Mode):
     """Runs a function in the smaller ops that errors are added to, without errors, and counts them."""
 
     def __init__(self) -> None:
@@ -130,7 +129,7 @@ def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") in low else kwargs
 
 
-class Noise(TorchDispatchMode):
+class Noise(Mode):
     """Runs a function of float64 tensors with an error at every op.
 
     `seed` decides all errors, and `scale` multiplies them. Intermediates are stored in the 16-bit dtype `store` (None:
