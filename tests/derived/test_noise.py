@@ -46,6 +46,15 @@ def test_equal_values_err_alike():
     assert not bool((noise[0] == hash_noise(row, 8)[0]).any())
 
 
+def test_noise_goes_by_the_value_wherever_it_lies():
+    x = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)
+    noise = hash_noise(x, 7)
+    assert torch.equal(hash_noise(x.t(), 7).t(), noise)
+    assert torch.equal(hash_noise(x[::2, 1], 7), noise[::2, 1])
+    assert torch.equal(hash_noise(x[2, 3], 7), noise[2, 3])
+    assert torch.equal(hash_noise(x, 7, 0.5), noise + 0.5)
+
+
 def test_a_seed_gives_the_same_run_and_another_seed_another():
     function, values = FUNCTIONS["softmax"]
     runs = [sample(function, values, Noise(seed))[0] for seed in (3, 3, 4)]
