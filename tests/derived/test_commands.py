@@ -164,7 +164,7 @@ RECURRENT = """
 class Model(nn.Module):
     def __init__(self, features):
         super().__init__()
-        self.layers = nn.GRU(features, features, 6)
+        self.layers = nn.GRU(features, features, 6, bidirectional=True)
 
     def forward(self, x):
         return self.layers(x)[0]
@@ -182,8 +182,6 @@ def test_a_recurrent_problem_gets_few_steps(folder):
     (folder / "recurrent.py").write_text("import torch\nimport torch.nn as nn\n" + RECURRENT)
     _, (x,) = problems.small(folder / "recurrent.py")
     assert len(x) <= 16
-    model, inputs = problems.small(folder / "recurrent.py")
-    assert problems._ops(model, inputs) > 10 * len(x)
 
 
 DERIVING = """
