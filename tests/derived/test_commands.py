@@ -177,6 +177,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.level("default")
 def test_a_recurrent_problem_gets_few_steps(folder):
     """Each step costs as much time as many elements do: where no size is small enough, the one of fewest steps is."""
     (folder / "recurrent.py").write_text("import torch\nimport torch.nn as nn\n" + RECURRENT)
