@@ -4,7 +4,8 @@ float32 kernel may be.
 Errors propagate by themselves; correlations, cancellation, broadcasting and saturation need no rule. Only the size of
 the local error needs one (conformance/derived/rules.py). It is uniform with variance 1 in units of half of 2^-24, and a
 hash of the value: equal values err alike, as they do in a kernel. On top, half a unit that a whole tensor shares stands
-for what is systematic, a rounded constant or reciprocal.
+for what is systematic, a rounded constant or reciprocal. What a function (exp, tanh) has of it has one sign in all calls
+of a run: a kernel has one code for it, which leans the same way in every step of a recurrence.
 """
 
 import math
@@ -174,26 +175,33 @@ class Noise(Mode):
         self.unknown: set[str] = set()
         self.picks = Picks()
         self._chance = random.Random(seed)
+        self._signs = random.Random(f"{seed} signs")
+        self._leans: dict[str, bool] = {}  # function -> whether its errors are more often above 0 in this run
         self._depth = 0
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
 
     # errors
-    def error(self, values: torch.Tensor) -> torch.Tensor:
-        """An error in units for each element."""
-        key = self._chance.getrandbits(62)
-        shared = SHARED if self._chance.random() < 0.5 else -SHARED
-        found = hash_noise(values, key, shared)
+    def error(self, values: torch.Tensor, function: str | None = None) -> torch.Tensor:
+        """An error in units for each element; `function` names the one whose result they are."""
+        key, above = self._chance.getrandbits(62), self._chance.random() < 0.5
+        if function is not None:
+            if function not in self._leans:
+                self._leans[function] = self._signs.random() < 0.5
+            above = self._leans[function]
+        found = hash_noise(values, key, SHARED if above else -SHARED)
         return found if found.dtype is values.dtype else found.to(values.dtype)
 
-    def spoil(self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None) -> Any:
+    def spoil(
+        self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None, function: str | None = None
+    ) -> Any:
         """`values` with a relative error of `weight` units each, or an absolute one of `size` units."""
         if not is_float(values) or values.numel() == 0:
             return values
         if size is None:
-            out = torch.addcmul(values, values, self.error(values), value=self.unit * weight)
+            out = torch.addcmul(values, values, self.error(values, function), value=self.unit * weight)
         else:
             size = size if _all_finite(size) else torch.where(torch.isfinite(size), size, 0.0)
-            out = torch.addcmul(values, size, self.error(values), value=self.unit)
+            out = torch.addcmul(values, size, self.error(values, function), value=self.unit)
         if self._chance.random() < 0.5 and not float(values.abs().min()) >= TINY:
             small = (values.abs() < TINY) & (values != 0)
             out = torch.where(small, 0.0, out) if bool(small.any()) else out
@@ -307,7 +315,7 @@ class Noise(Mode):
 
     def _after(self, result: torch.Tensor, name: str, weight: float) -> torch.Tensor:
         size = weight * result.abs() + 2 if name in ops.UNIT else None
-        return self.spoil(result, weight, size)
+        return self.spoil(result, weight, size, name.removesuffix("_") if name in ops.SPECIAL else None)
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
