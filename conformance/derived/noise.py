@@ -4,8 +4,8 @@ float32 kernel may be.
 Errors propagate by themselves; correlations, cancellation, broadcasting and saturation need no rule. Only the size of
 the local error needs one (conformance/derived/rules.py). It is uniform with variance 1 in units of half of 2^-24, and a
 hash of the value: equal values err alike, as they do in a kernel. On top, half a unit that a whole tensor shares stands
-for what is systematic, a rounded constant or reciprocal. What a function (exp, tanh) has of it has one sign in all calls
-of a run: a kernel has one code for it, which leans the same way in every step of a recurrence.
+for what is systematic, a rounded constant or reciprocal. Of a function (exp, tanh) it has one sign in all calls of a
+run: a kernel has one code for it, which leans the same way in every step of a recurrence.
 """
 
 import math
