@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -655,16 +655,16 @@ def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any
     return Expected(theirs.answers[number].to(torch.float64), dtype=made.dtype, extra=finite(theirs.extra(number)))
 
 
-def _otherwise(contract, name, number, own, unlike, first, samples, tier, narrow) -> list[Expected]:
-    """What else is right: elements that flip seldom, and in 16 bits, as the last, intermediates that are stored as
-    eager does. The case has been judged: what more or larger errors make unstable is excused, and nothing else."""
-    found = [_expected(contract, name, number, samples(tier, MORE_AMPLIFIED, first), own, unlike, most=1.0)]
+def _otherwise(contract, name, number, own, unlike, first, samples, tier, narrow) -> Iterator[Expected]:
+    """What else is right: in 16 bits, as the first, intermediates that are stored as eager does, which takes fewer
+    samples than to find elements that flip seldom. The case has been judged: what more or larger errors make unstable
+    is excused, and nothing else."""
     if narrow is not None and tier != "ops":
         made = _expected(contract, name, number, samples("ops"), own, unlike, most=1.0)
         made.note = f"stores intermediates in {dtype_name(narrow)} as eager does; a kernel that keeps float32 is closer"
         made.drift = LEANING
-        found.append(made)
-    return found
+        yield made
+    yield _expected(contract, name, number, samples(tier, MORE_AMPLIFIED, first), own, unlike, most=1.0)
 
 
 def _one_of(stored: Expected, eager: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
@@ -673,11 +673,13 @@ def _one_of(stored: Expected, eager: torch.Tensor, got: torch.Tensor) -> torch.T
     return got == eager if excused is None else (got == eager) | excused
 
 
-def _and_eager(contract: DerivedContract, one: Expected, number: int, case: Case, device: Any) -> list[Expected]:
+def _and_eager(contract: DerivedContract, one: Expected, number: int, case: Case, device: Any) -> Iterator[Expected]:
     """What else is right of a 16-bit output, and what eager gives on a device, in the case's layouts or contiguous,
     where that is farther off than storing intermediates explains."""
-    found = list(one.otherwise()) if one.otherwise is not None else []
-    stored, given = found[-1], contract.build(case, device).arguments
+    assert one.otherwise is not None
+    further, given = iter(one.otherwise()), contract.build(case, device).arguments
+    stored = next(further)
+    yield stored
     placed = [given[name] for name in contract.names]
     for values in (placed, [t.contiguous() if isinstance(t, torch.Tensor) else t for t in placed]):
         try:
@@ -695,5 +697,5 @@ def _and_eager(contract: DerivedContract, one: Expected, number: int, case: Case
                 made.answer = torch.where(torch.isfinite(eager), eager.to(torch.float64), stored.answer)
             else:
                 made.excused = partial(_one_of, stored, eager)
-            found.append(made)
-    return found
+            yield made
+    yield from further

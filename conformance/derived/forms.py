@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from touchstone.conformance.derived.ops import EXACT, argument, in_parts, is_float, name_of
+from touchstone.conformance.derived.ops import EXACT, Mode, argument, in_parts, is_float, name_of
 from touchstone.conformance.derived.rules import reduced
 
 KINDS = ("eager", "tiles", "sequential", "permuted", "forms", "scale_shift")
@@ -17,7 +16,7 @@ LONGEST = 4096  # terms of a sum that is taken apart
 L2E = math.log2(math.e)
 
 
-class Form(TorchDispatchMode):
+class Form(Mode):
     """Runs a function with its ops replaced by others that are as right. `kind` is one of KINDS."""
 
     def __init__(self, kind: str):

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived.forms import as_reduced, by_channels, normalized, terms_last
-from touchstone.conformance.derived.ops import DOTS, EXACT, argument, float_leaves, in_parts, is_float, name_of, words
+from touchstone.conformance.derived.ops import (
+    DOTS,
+    EXACT,
+    Mode,
+    argument,
+    float_leaves,
+    in_parts,
+    is_float,
+    name_of,
+    words,
+)
 from touchstone.conformance.derived.rules import reduced
 from touchstone.conformance.derived.samples import cast
 
@@ -58,7 +67,7 @@ class Mutant:
         return f"{self.kind} ({self.op})"
 
 
-class Altered(TorchDispatchMode):
+class Altered(Mode):
     """Runs a function with one op altered; ops that torch decomposes are run so, for their parts to be altered too."""
 
     def __init__(self, mutant: Mutant | None = None):

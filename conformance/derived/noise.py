@@ -4,20 +4,22 @@ float32 kernel may be.
 Errors propagate by themselves; correlations, cancellation, broadcasting and saturation need no rule. Only the size of
 the local error needs one (conformance/derived/rules.py). It is uniform with variance 1 in units of half of 2^-24, and a
 hash of the value: equal values err alike, as they do in a kernel. On top, half a unit that a whole tensor shares stands
-for what is systematic, a rounded constant or reciprocal.
+for what is systematic, a rounded constant or reciprocal. Of a function (exp, tanh) it has one sign in all calls of a
+run: a kernel has one code for it, which leans the same way in every step of a recurrence.
 """
 
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone.conformance.derived import ops, refusals, rules
-from touchstone.conformance.derived.ops import is_float, name_of
+from touchstone.conformance.derived.ops import Mode, is_float, name_of
 from touchstone.conformance.spec.budget import EPS
 
 UNIT = 2.0**-25  # half of float32's unit roundoff
@@ -25,17 +27,26 @@ SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in co
 KEPT = 5_000_000  # elements of what runs share
 WHOLE = 2.0**23  # sums of two whole numbers below are in float32
 TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
-# odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), as signed integers
-_FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+# shifts and odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), and what makes the variance 1, as
+# arrays: NumPy takes a third of the time that torch takes for so small ones, and it need not convert these
+_SHIFTS = tuple(map(np.array, (30, 27, 11)))
+_MULTIPLIERS = tuple(map(np.array, (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)))
+_SCALE = np.array(math.sqrt(3) / 2**52)
 
 
-def hash_noise(values: torch.Tensor, key: int) -> torch.Tensor:
-    """Float64 noise of the shape of `values`: uniform, mean 0, variance 1, the same for the same bits and `key`."""
-    values = values if values.dtype is torch.float64 else values.to(torch.float64)
-    h = values.contiguous().view(torch.int64) ^ key
-    h.bitwise_xor_(h >> 30).mul_(_FIRST)
-    h.bitwise_xor_(h >> 27).mul_(_SECOND)
-    return (h >> 11).to(torch.float64).mul_(math.sqrt(3) / 2**52)
+def hash_noise(values: torch.Tensor, key: int, mean: float = 0.0) -> torch.Tensor:
+    """Float64 noise of the shape of `values`: uniform, variance 1, the same for the same bits and `key`."""
+    if not values.ndim:
+        return hash_noise(values.reshape(1), key, mean).reshape(())
+    h = values.to(torch.float64).numpy(force=True).view(np.int64) ^ np.int64(key)
+    h ^= h >> _SHIFTS[0]
+    h *= _MULTIPLIERS[0]
+    h ^= h >> _SHIFTS[1]
+    h *= _MULTIPLIERS[1]
+    h >>= _SHIFTS[2]
+    found = h * _SCALE
+    found += mean
+    return torch.from_numpy(found)
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ def _all_finite(values: torch.Tensor) -> bool:
     return math.isfinite(float(values.sum()))
 
 
-class Lift(TorchDispatchMode):
+class Lift(Mode):
     """Casts to float32 and to 16 bits become casts to float64: they are there to raise precision, or to lower it at the
     end."""
 
@@ -107,12 +118,13 @@ class Lift(TorchDispatchMode):
         return out
 
 
-class Parts(TorchDispatchMode):
-    """Runs a function in the smaller ops that errors are added to, without errors, and counts them."""
+class Parts(Mode):
+    """Runs a function in the smaller ops that errors are added to, without errors, and counts them. OverflowError where
+    there are more than `most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         super().__init__()
-        self.count = 0
+        self.count, self.most = 0, most
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = lifted(kwargs or {}), name_of(func)
@@ -121,6 +133,8 @@ class Parts(TorchDispatchMode):
         if made is not NotImplemented:
             return made
         self.count += 1
+        if self.count > self.most:
+            raise OverflowError(f"it runs more than {self.most} ops")
         return func(*args, **kwargs)
 
 
@@ -130,7 +144,7 @@ def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") in low else kwargs
 
 
-class Noise(TorchDispatchMode):
+class Noise(Mode):
     """Runs a function of float64 tensors with an error at every op.
 
     `seed` decides all errors, and `scale` multiplies them. Intermediates are stored in the 16-bit dtype `store` (None:
@@ -161,28 +175,34 @@ class Noise(TorchDispatchMode):
         self.unknown: set[str] = set()
         self.picks = Picks()
         self._chance = random.Random(seed)
-        self._calls, self._depth = 0, 0
+        self._signs = random.Random(f"{seed} signs")
+        self._leans: dict[str, bool] = {}  # function -> whether its errors are more often above 0 in this run
+        self._depth = 0
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
 
     # errors
-    def error(self, values: torch.Tensor) -> torch.Tensor:
-        """An error in units for each element."""
-        self._calls += 1
-        key = self._chance.getrandbits(62)
-        shared = SHARED if self._chance.random() < 0.5 else -SHARED
-        found = hash_noise(values, key).add_(shared)
+    def error(self, values: torch.Tensor, function: str | None = None) -> torch.Tensor:
+        """An error in units for each element; `function` names the one whose result they are."""
+        key, above = self._chance.getrandbits(62), self._chance.random() < 0.5
+        if function is not None:
+            if function not in self._leans:
+                self._leans[function] = self._signs.random() < 0.5
+            above = self._leans[function]
+        found = hash_noise(values, key, SHARED if above else -SHARED)
         return found if found.dtype is values.dtype else found.to(values.dtype)
 
-    def spoil(self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None) -> Any:
+    def spoil(
+        self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None, function: str | None = None
+    ) -> Any:
         """`values` with a relative error of `weight` units each, or an absolute one of `size` units."""
         if not is_float(values) or values.numel() == 0:
             return values
         if size is None:
-            out = torch.addcmul(values, values, self.error(values), value=self.unit * weight)
+            out = torch.addcmul(values, values, self.error(values, function), value=self.unit * weight)
         else:
             size = size if _all_finite(size) else torch.where(torch.isfinite(size), size, 0.0)
-            out = torch.addcmul(values, size, self.error(values), value=self.unit)
-        if self._chance.random() < 0.5:
+            out = torch.addcmul(values, size, self.error(values, function), value=self.unit)
+        if self._chance.random() < 0.5 and not float(values.abs().min()) >= TINY:
             small = (values.abs() < TINY) & (values != 0)
             out = torch.where(small, 0.0, out) if bool(small.any()) else out
         return out if _all_finite(values) else torch.where(torch.isfinite(values), out, values)
@@ -247,7 +267,7 @@ class Noise(TorchDispatchMode):
             return out
         if func._schema.is_mutable:
             for target in _targets(func, args, kwargs):
-                target.copy_(self.round(target.clone()))
+                target.copy_(self.round(target))
             return out
         return ops.mapped(lambda t: t if self._is_kept(t) else self.keep(t, self.round(t)), out)
 
@@ -284,7 +304,7 @@ class Noise(TorchDispatchMode):
         if func._schema.is_mutable:
             out = func(*args, **kwargs)
             for target in _targets(func, args, kwargs):
-                target.copy_(self._after(target.clone(), name, weight))
+                target.copy_(self._after(target, name, weight))
             return out
         if name in ("add", "sub") and is_float(args[0]) and _is_whole(args[1]) and not kwargs:
             whole = (args[0] == args[0].round()) & (args[0].abs() < WHOLE)
@@ -295,14 +315,19 @@ class Noise(TorchDispatchMode):
 
     def _after(self, result: torch.Tensor, name: str, weight: float) -> torch.Tensor:
         size = weight * result.abs() + 2 if name in ops.UNIT else None
-        return self.spoil(result, weight, size)
+        return self.spoil(result, weight, size, name.removesuffix("_") if name in ops.SPECIAL else None)
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors of floating-point numbers that an op writes."""
     found = []
-    for position, declared in enumerate(func._schema.arguments):
-        if declared.alias_info is not None and declared.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(declared.name)
-            found += ops.float_leaves(value)
+    for position, name in _written(func):
+        found += ops.float_leaves(args[position] if position < len(args) else kwargs.get(name))
     return found
+
+
+@cache
+def _written(func: Any) -> list[tuple[int, str]]:
+    """Position and name of each argument that an op writes."""
+    declared = enumerate(func._schema.arguments)
+    return [(at, one.name) for at, one in declared if one.alias_info is not None and one.alias_info.is_write]

@@ -6,7 +6,16 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+
+class Mode(TorchDispatchMode):
+    """What sees every op of a run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler on the first op, and goes through it on each
 
 
 def words(text: str) -> frozenset[str]:

@@ -16,12 +16,11 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals, rules
 from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick, lifted
-from touchstone.conformance.derived.ops import is_float, name_of, tensors_of
+from touchstone.conformance.derived.ops import Mode, is_float, name_of, tensors_of
 from touchstone.conformance.spec.budget import EPS32
 
 SAMPLES = 16
@@ -253,7 +252,7 @@ def _count_picked(found: Sampled, output: int, pick: Pick | None) -> None:
     found.picked_sigma[output] += torch.where(torch.isfinite(distance), distance, 0.0).square()
 
 
-class _Narrowing(TorchDispatchMode):
+class _Narrowing(Mode):
     """Sees whether a float32 intermediate is cast to 16 bits and computed with further."""
 
     def __init__(self, dtype: torch.dtype):
@@ -285,7 +284,7 @@ def narrows(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bo
     return mode.found
 
 
-class _Whole(TorchDispatchMode):
+class _Whole(Mode):
     """Whether every intermediate is a whole number up to `largest`, and sums of absolute values one up to 2^24."""
 
     COMPUTED = ops.words("add sub mul relu pow addmm square rsub") | ops.SUMS - {"mean"} | ops.DOTS
@@ -309,7 +308,7 @@ class _Whole(TorchDispatchMode):
         return out
 
 
-class _Spread(TorchDispatchMode):
+class _Spread(Mode):
     """NaN and infinities in the operands of a convolution make all that they may reach in its transforms NaN: the
     channels of one element of the batch, or, of a weight, one channel of all. Those of a matrix reach all that an
     algorithm computes with it, as its order of elimination has it. An infinity in attention is NaN where products are
@@ -332,7 +331,7 @@ class _Spread(TorchDispatchMode):
         return out
 
 
-class _Skipping(TorchDispatchMode):
+class _Skipping(Mode):
     """What is multiplied by 0 counts nothing, though it is NaN or infinite: a kernel need not load what is masked,
     above a diagonal, or hidden from a query."""
 
@@ -371,7 +370,7 @@ def _is_mask(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and bool(((value == 0) | (value == 1)).all())
 
 
-class _Opposed(TorchDispatchMode):
+class _Opposed(Mode):
     """Sums of infinities of both signs are infinite: a kernel that adds the columns of a weight before it multiplies by
     them, or in another order, may have one infinity where torch has several."""
 
@@ -386,7 +385,7 @@ class _Opposed(TorchDispatchMode):
         return out
 
 
-class _Placed(TorchDispatchMode):
+class _Placed(Mode):
     """NaN stands before all numbers in an order, and is found there: torch's own backends put it first or last, by its
     sign or by how they compare. What they say of it themselves, as max and median do, stays."""
 

@@ -27,7 +27,7 @@ LARGEST = 60000  # elements of an input, a parameter or an output
 # what sizes are changed to in turn, powers of two and others: as large as LARGEST allows, so that they tell axes apart
 SMALLER = (((16, 32, 64), (24, 36, 48)), ((8, 16, 24), (12, 20, 28)), ((4, 8, 12), (6, 10, 14)), ((2, 4, 8), (3, 5, 7)))
 ODD = (37, None, 1)  # what a single size is changed to; None: it is larger by 1
-OP = 50  # elements that an op costs as much time as
+OP = 100  # elements that an op costs as much time as, or fewer
 SIBLINGS = 4  # models built anew
 MANY = 500_000  # parameters beyond which a model is not built anew
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
@@ -39,7 +39,7 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
     (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
-    best: tuple[tuple[float, int], Mapping[int, int]] | None = None
+    larger: list[tuple[tuple[float, int], Mapping[int, int]]] = []
     for change in _changes(sizes):
         try:
             model, inputs, most = _built(tree, path, change)
@@ -47,11 +47,10 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
             continue
         if most <= LARGEST:
             break
-        size = most, sum(t.numel() for t in inputs if isinstance(t, torch.Tensor))
-        if best is None or size < best[0]:
-            best = size, change
+        larger.append(((most, sum(t.numel() for t in inputs if isinstance(t, torch.Tensor))), change))
     else:
-        change = {} if best is None else best[1]
+        larger.sort(key=lambda each: each[0])
+        change = next((change for _, change in larger if _goes_together(tree, path, change)), {})
         try:
             model, inputs, _ = _built(tree, path, change, run=True)
         except Exception as error:
@@ -157,9 +156,10 @@ def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mappin
 def _built(
     tree: ast.Module, path: Path, change: Mapping[int, int], run: bool = False
 ) -> tuple[torch.nn.Module, list[Any], int]:
-    """The model, its inputs, and the elements of the largest tensor. What is far too large has values only if `run`."""
+    """The model, its inputs, and the elements of the largest tensor. What is far too large is run, and has values, only
+    if `run`."""
     names = _executed(tree, path, change)
-    if not run and (sketch := _sketched(names)) is not None:
+    if not run and (sketch := _sketched(names)) is not None and sketch[2] > 10 * LARGEST:
         return sketch
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -170,35 +170,43 @@ def _built(
     model.changed = {name: (value, names[name]) for name, value in _named(tree).items() if names[name] != value}
     every = [*inputs, *model.parameters(), *tree_leaves(found)]
     most = max(t.numel() for t in every if isinstance(t, torch.Tensor))
-    return model, inputs, max(most, OP * _ops(model, inputs)) if most <= LARGEST else most
+    return model, inputs, max(most, OP * _ops(model, inputs))
 
 
 def _sketched(names: Mapping[str, Any]) -> tuple[torch.nn.Module, list[Any], int] | None:
-    """The same without memory for values, where it is far too large; raises where the shapes do not go together."""
+    """The same without memory for values, not run; None where the code looks at values."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
             model = names["Model"](*names["get_init_inputs"]())
             inputs = list(names["get_inputs"]())
     except Exception:
-        return None  # it looks at values
-    most = max(t.numel() for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor))
-    if most <= 10 * LARGEST:
         return None
+    most = max(t.numel() for t in (*inputs, *model.parameters()) if isinstance(t, torch.Tensor))
+    return model, inputs, most
+
+
+def _goes_together(tree: ast.Module, path: Path, change: Mapping[int, int]) -> bool:
+    """Whether the shapes of a model and of its inputs do, as far as that shows without values."""
+    if (sketch := _sketched(_executed(tree, path, change))) is None:
+        return True
+    model, inputs, _ = sketch
     try:
         with torch.device("meta"), torch.no_grad():
             model(*inputs)
     except Exception as error:
-        if "meta" not in str(error):
-            raise
-    return model, inputs, most
+        return "meta" in str(error)
+    return True
 
 
 def _ops(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
-    """The ops of one run, of which a recurrent network has some for each step; 0 where they cannot be counted."""
+    """The ops of one run, of which a recurrent network has some for each step; 0 where they cannot be counted. Far too
+    many are counted no further."""
     state = modules.state_of(model)
-    mode = Parts()
+    mode = Parts(10 * LARGEST // OP)
     try:
         sample(modules.as_function(model, len(inputs), list(state)), [*inputs, *state.values()], mode)
+    except OverflowError:
+        pass
     except Exception:
         return 0
     return mode.count

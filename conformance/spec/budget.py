@@ -12,7 +12,7 @@ The comparison with it is in conformance/spec/compare.py. Constants and their me
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,8 +48,8 @@ class Expected:
     exact: bool = False  # every intermediate is exact: the answer's bits, of zeros any sign
     # elements that are not judged, as booleans of the answer's shape; of the output, where that depends on it
     excused: torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None = None
-    # more alternatives, for an output that is none of the others; computed only then
-    otherwise: Callable[[], Sequence["Expected"]] | None = None
+    # more alternatives, for an output that is none of the others: computed only then, and none after one that it is
+    otherwise: Callable[[], Iterable["Expected"]] | None = None
 
 
 def simple(

@@ -36,9 +36,11 @@ def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact:
     answers = [expected, *expected.alternatives]
     verdicts = [_compare(got, answer, in_dtype, exact) for answer in answers]
     if expected.otherwise is not None and not any(verdict.ok for verdict in verdicts):
-        more = expected.otherwise()
-        answers += more
-        verdicts += [_compare(got, answer, in_dtype, exact) for answer in more]
+        for answer in expected.otherwise():
+            answers.append(answer)
+            verdicts.append(_compare(got, answer, in_dtype, exact))
+            if verdicts[-1].ok:
+                break
     closest = min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
     noted = [answer.note for answer, verdict in zip(answers, verdicts, strict=True) if verdict.ok]
     closest.note = next(iter(noted), "") if all(noted) else ""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.derived.functions import causal, drawn, group_norm, labels, layer_norm, mlp
 from touchstone import Refused, derive, describe
-from touchstone.conformance.derived import axes
+from touchstone.conformance.derived import axes, families
 
 SIGNATURES = {
     "pointwise": (F.gelu, drawn((12, 40)), ["A B"]),
@@ -166,3 +166,14 @@ def test_numbers_stay_below_the_length_of_the_axis_along_which_they_count():
     order, mask = torch.randperm(12), torch.arange(12) % 2
     for kept in (order, mask):
         assert torch.equal(axes.resized([given[0], kept], {(0, 2): 1})[1], kept)
+
+
+def test_what_holds_of_an_example_is_asked_again_once_it_is_written():
+    (value, whole), square = drawn((6, 6), (6, 6)), torch.ones(6, 6)
+    example = square.tril()
+    assert torch.equal(families.structured(value, example), value.tril())
+    example.copy_(whole)
+    assert families.structured(value, example) is value
+    with torch.inference_mode():
+        example = square.tril()
+        assert torch.equal(families.structured(value, example), value.tril())

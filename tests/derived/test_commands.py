@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import torch
 
-from tests.processes import run_touchstone
+from tests.processes import output_of, run_touchstone
 from touchstone.conformance.cli import main
 from touchstone.conformance.derived import modules
 from touchstone.conformance.discovery import derivation, problems
@@ -158,6 +158,51 @@ def test_a_problem_whose_class_needs_some_of_its_sizes_keeps_them_however_large_
     model, (x,) = problems.small(folder / "large.py")
     assert model.linear.weight.numel() > 10 * problems.LARGEST
     assert x.shape[0] < 9 and x.shape[1] == 1024
+
+
+RECURRENT = """
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layers = nn.GRU(features, features, 6, bidirectional=True)
+
+    def forward(self, x):
+        return self.layers(x)[0]
+
+def get_inputs():
+    return [torch.randn(512, 10, 64)]
+
+def get_init_inputs():
+    return [64]
+"""
+
+
+@pytest.mark.level("default")
+def test_a_recurrent_problem_gets_few_steps(folder):
+    """Each step costs as much time as many elements do: where no size is small enough, the one of fewest steps is."""
+    (folder / "recurrent.py").write_text("import torch\nimport torch.nn as nn\n" + RECURRENT)
+    _, (x,) = problems.small(folder / "recurrent.py")
+    assert len(x) <= 16
+
+
+DERIVING = """
+import sys
+from touchstone.conformance.derived import selftest
+from touchstone.conformance.discovery import derivation
+contract = derivation.of_problem("large.py")
+contract.name = "problem"
+assert selftest.examine(contract, 4).strength.real
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.level("default")
+def test_the_compiler_of_torch_is_not_imported(folder):
+    """It takes as long as half of the rest: neither modes that see every op need it, nor sizes that are far too large,
+    where they are run without values."""
+    text = PROBLEM.replace("self.linear(x)", "nn.functional.layer_norm(self.linear(x), (out_features,))")
+    (folder / "large.py").write_text(textwrap.dedent(text).replace("= 1024", "= 1048576"))
+    assert output_of(DERIVING, folder).strip() == "False"
 
 
 def test_sizes_that_differ_still_do_when_they_are_smaller(folder):

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from tests.derived import functions
 from tests.derived.functions import FUNCTIONS, drawn, rms_norm
 from touchstone import Refused, check_against, derive, describe
-from touchstone.conformance.derived import modules, selftest
+from touchstone.conformance.derived import modules, samples, selftest
+from touchstone.conformance.derived.contract import MORE_AMPLIFIED
 from touchstone.conformance.discovery import derivation, registry
 from touchstone.conformance.findings import kept
 from touchstone.conformance.findings.replay import replay
@@ -83,6 +84,22 @@ def test_intermediates_stored_in_16_bits_pass_with_a_note_unless_they_are_allowe
     assert all(verdict.ok for verdict in verdicts.values())
     assert "stores intermediates in bfloat16 as eager does" in verdicts["dots"].note
     assert not verdicts["ops"].note
+
+
+def test_what_eager_stores_is_looked_for_before_rare_flips():
+    runs = []
+
+    def counted(x, weight):
+        runs.append(x.dtype)
+        return rms_norm(x, weight)
+
+    inputs, expected = expected_of(derive(counted, RMS[1]), "bfloat16")
+    runs.clear()
+    x, weight = (inputs.exact[name].to(torch.bfloat16) for name in ("x", "weight"))
+    assert compare(rms_stored(x, weight), expected["y"], torch.bfloat16).ok
+    assert len(runs) == 1 + samples.SAMPLES + samples.AMPLIFIED
+    assert not compare(-rms_stored(x, weight), expected["y"], torch.bfloat16).ok
+    assert len(runs) > samples.SAMPLES + MORE_AMPLIFIED
 
 
 def test_what_the_reference_stores_itself_needs_no_note():

@@ -46,6 +46,15 @@ def test_equal_values_err_alike():
     assert not bool((noise[0] == hash_noise(row, 8)[0]).any())
 
 
+def test_noise_goes_by_the_value_wherever_it_lies():
+    x = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)
+    noise = hash_noise(x, 7)
+    assert torch.equal(hash_noise(x.t(), 7).t(), noise)
+    assert torch.equal(hash_noise(x[::2, 1], 7), noise[::2, 1])
+    assert torch.equal(hash_noise(x[2, 3], 7), noise[2, 3])
+    assert torch.equal(hash_noise(x, 7, 0.5), noise + 0.5)
+
+
 def test_a_seed_gives_the_same_run_and_another_seed_another():
     function, values = FUNCTIONS["softmax"]
     runs = [sample(function, values, Noise(seed))[0] for seed in (3, 3, 4)]
@@ -406,3 +415,19 @@ def test_samples_that_are_there_are_not_run_again(name, monkeypatch):
     if whole.reach[0].any():
         assert 0.8 < float(more.reach[0].mean() / whole.reach[0].mean()) < 1.25
     assert torch.equal(earlier.reach[0], before) and earlier.runs == 20
+
+
+def test_a_function_may_lean_the_same_way_in_every_step():
+    """As an exp does that is two units in the last place too large for all arguments."""
+
+    def product(x, lean=0.0):
+        found = torch.ones_like(x[0])
+        for step in x:
+            found = found * (torch.exp(step) * (1 + lean))
+        return found
+
+    (x,) = drawn((128, 50))
+    x = x / 10
+    found = sampled(product, [x])
+    right, wrong = (within(found, 0, product(x.double(), lean), torch.float64) for lean in (2.0**-22, 2.0**-18))
+    assert right < 1 < wrong

@@ -140,6 +140,19 @@ def test_the_alternative_that_comes_closest_is_reported():
     assert "expected 1 " in compare(torch.tensor([1.1]), expected, torch.float32).message
 
 
+def test_further_alternatives_are_looked_for_until_the_output_is_one_of_them():
+    def further(*values):
+        for value in values:
+            yield Expected(f64(value), note=f"is {value}")
+        raise AssertionError("another was looked for")
+
+    expected = Expected(f64(100.0), otherwise=lambda: further(1.0, 2.0))
+    assert compare(torch.tensor([2.0]), expected, torch.float32).note == "is 2.0"
+    assert not compare(torch.tensor([100.0]), expected, torch.float32).note
+    with pytest.raises(AssertionError, match="another"):
+        compare(torch.tensor([3.0]), expected, torch.float32)
+
+
 def test_float16_subnormals_are_judged_by_the_smallest_normal():
     tiny, step = torch.finfo(torch.float16).tiny, 2.0**-24
     answers = torch.arange(1, 200, dtype=torch.float64) * 0.37 * step
