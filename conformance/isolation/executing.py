@@ -126,6 +126,13 @@ class _Calls:
         self.draw = np.random.default_rng()
 
     def call(self, request: wire.Call) -> dict[str, Any]:
+        try:
+            return self._call(request)
+        finally:
+            if self.executor.host is not None:
+                self.executor.host.close()
+
+    def _call(self, request: wire.Call) -> dict[str, Any]:
         for token in request.released:
             self.held.pop(token, None)
         for name in set(self.given) - set(request.names):
@@ -146,7 +153,7 @@ class _Calls:
         large = [place.addresses for place in places if not isinstance(place, _Hidden)]
         if self.window is not None:
             how = moving(self.subject, arguments)
-            self.executor.host = Host(hidden, self.draw, large, guarded.guard(), how)
+            self.executor.host = Host(hidden, self.draw, large, guarded.guard(), how, ends_later=True)
         try:
             seen = self.executor.call(arguments, request.manner, placed)
         except BaseException as error:

@@ -161,7 +161,7 @@ def _text_of(path: str) -> str:
 
 class Host(TorchDispatchMode):
     """Within: the numbers of `operands`, of what the library makes, and of what kernels write are shown while a kernel
-    runs, and while the library copies a tensor or fills it. In the end those of what it made are shown."""
+    runs, and while the library copies a tensor or fills it. In the `end` those of what it made are shown."""
 
     def __init__(
         self,
@@ -170,9 +170,12 @@ class Host(TorchDispatchMode):
         large: Sequence[range] = (),
         guard: guarded.Guard | None = None,
         moving: Moving | None = None,
+        ends_later: bool = False,
     ) -> None:
-        """`large`: the addresses of operands that are too large to be hidden."""
+        """`large`: the addresses of operands that are too large to be hidden. `ends_later`: `end` is called behind it,
+        once no Python of the author's is to run any more."""
         super().__init__()
+        self._ends_later = ends_later
         self._moving = moving
         self._guard = guard
         self._concealed = 0  # how many times over, within a launch
@@ -212,14 +215,26 @@ class Host(TorchDispatchMode):
         backends.on_constants.remove(self._compiling)
         if self._attends():
             self._look()
-        for memory in self._kept():
-            memory.show()
+        if not self._ends_later:
+            self.end()
+            self.close()
         if (calls := backends.chosen() - self._chosen) > GIVEN:
             tripwires.note(f"has the numbers of its kernels decide about {calls} calls of Python's on constants")
         if self._others.windows > OVERHEARD:
             tripwires.note("has another thread run while its operands are shown")
         if self._failed is not None and error[0] is None:
             tripwires.note(f"goes on after a kernel of its own has failed: {self._failed}")
+
+    def end(self) -> None:
+        """Show the numbers of what was made, for good; until `close`, nothing of the author's is collected."""
+        _refuse_others()
+        self._apart.enter_context(backends.without_collection())
+        for memory in self._kept():
+            memory.show()
+
+    def close(self) -> None:
+        """Let be collected what nobody has any more: the outputs were read."""
+        self._apart.close()
 
     def _kept(self) -> list[_Made]:
         self._made = [memory for memory in self._made if memory.is_there()]

@@ -74,7 +74,7 @@ HOST_ONLY = [(torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from
 
 # which torch calls, itself too, while numbers are shown
 OPERATORS = sorted(COPIES | READS | {"empty.memory_format", "empty_strided", "empty_like", "zero_"})
-OPERATORS += ["fill_.Scalar", "fill_.Tensor"]
+OPERATORS += ["fill_.Scalar", "fill_.Tensor", "resize_"]
 # what gives torch's modes, or takes them away
 MODES = [
     (module, name)

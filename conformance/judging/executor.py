@@ -103,13 +103,23 @@ class Executor(Protocol):
         """Have these outputs of earlier calls hold what their memory holds now."""
 
 
+class Hiding(contextlib.AbstractContextManager, Protocol):
+    """Hides numbers from a launcher."""
+
+    def end(self) -> None:
+        """Show them: what is called from here on is none of the kernel's author's."""
+
+    def close(self) -> None:
+        """The outputs were read."""
+
+
 class InProcess:
     """Makes the calls in this process."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.device = subject, subject.device
         self.watchable = not launching.compiled(subject.fn)
-        self.host: contextlib.AbstractContextManager | None = None  # around the next call, innermost
+        self.host: Hiding | None = None  # around the next call, innermost
         self._graph: torch.cuda.CUDAGraph | None = None  # in whose memory the outputs of its replay lie
 
     def _replayed(self, arguments: Mapping[str, Any]) -> Any:
@@ -166,7 +176,11 @@ class InProcess:
             seen.displaced = not subject.own and launching.displaced(error, subject.device)
             seen.lost = _lost(subject.device)
         finally:
-            seen.settings, seen.consumed = state.changes()
+            try:
+                seen.settings, seen.consumed = state.changes()  # asks what may be of the author's
+            finally:
+                if self.host is not None:
+                    self.host.end()
         seen.launched = sorted(backends.launches() - launches)
         seen.asked = sorted(subject.asked)
         if watch is not None:

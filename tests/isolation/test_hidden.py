@@ -1,6 +1,7 @@
 """Operands that a launcher cannot read: whose numbers a kernel finds, a copy of the library's, and anybody else."""
 
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -159,6 +160,19 @@ def test_what_kernels_write_is_hidden_until_the_end(operand):
         view.copy_(torch.ones(4))
         y.resize_(400)
     assert y.tolist()[:8] == [0, 0, 3, 3, 1, 1, 1, 1]
+
+
+def test_what_kernels_wrote_stays_hidden_until_nobody_is_asked_any_more():
+    """And nothing of the author's is collected before the outputs were read."""
+    with Host([], DRAW, ends_later=True) as host:
+        y = torch.empty(8)
+        with backends.running():
+            y.copy_(torch.ones(8))
+    assert not y.eq(1).any() and gc.isenabled()
+    host.end()
+    assert y.eq(1).all() and not gc.isenabled()
+    host.close()
+    assert y.eq(1).all() and gc.isenabled()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])

@@ -237,12 +237,15 @@ def test_what_a_kernel_does_is_noted_and_the_same_of_a_library_is_not(tmp_path, 
     assert deed in does("kernels") and does("library") == []
 
 
-def test_another_copy_than_the_library_s_is_noted(tmp_path):
+@pytest.mark.parametrize(
+    ("operator", "instead"), [("clone", lambda x, memory_format=None: x), ("resize_", lambda x, size, **more: x)]
+)
+def test_another_copy_than_the_library_s_is_noted(tmp_path, operator, instead):
     def replaces():
         tripwires.set_up("softmax", tmp_path)
         before = tripwires.told()
         with torch.library._scoped_library("aten", "IMPL") as theirs:
-            theirs.impl("clone", lambda x, memory_format=None: x, "CPU", allow_override=True)
+            theirs.impl(operator, instead, "CPU", allow_override=True)
             during = tripwires.told()
         return before, during
 

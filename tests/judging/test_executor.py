@@ -1,6 +1,7 @@
 """One call in the process that has the kernel: what of it is seen, and how an error is told."""
 
 import contextlib
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,32 @@ def test_the_manner_of_a_call():
     )
     fresh = call(lambda x: torch.empty(1000).clone()[None], Manner(probe.PATTERNS[1], (4000,))).values["y"]
     assert bool((probe.raw(fresh)[16:] == probe.PATTERNS[1]).all())
+
+
+class Hides(contextlib.nullcontext):
+    def __init__(self, told):
+        super().__init__()
+        self.end = lambda: told.append("shown")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_numbers_are_shown_when_nobody_is_asked_any_more(raises, monkeypatch):
+    """What a call has changed is told by what may be the author's: a stream, the environment, filters."""
+    told = []
+
+    class Environment(dict):
+        def __ne__(self, other):
+            told.append("asked")
+            if raises:
+                raise KeyError
+            return False
+
+    made = InProcess(Subject("softmax", torch.clone, "fn", "user@cpu", "cpu"))
+    made.host = Hides(told)
+    monkeypatch.setattr(os, "environ", Environment(os.environ))
+    with pytest.raises(KeyError) if raises else contextlib.nullcontext():
+        made.call({"x": X.clone()})
+    assert told == ["asked", "shown"]
 
 
 def changes(x):

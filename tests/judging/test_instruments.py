@@ -506,6 +506,23 @@ def test_elements_that_are_copied_one_by_one_are_counted():
     assert told == [False] * probe.ALONE + [True]
 
 
+def test_what_a_copy_s_class_makes_of_it_is_not_asked():
+    asked = []
+
+    class Asked(torch.Tensor):
+        def data_ptr(self):
+            asked.append(self)
+            return y.data_ptr()
+
+    with probe.Watch() as watch:
+        y = torch.empty(3)
+        torch.empty(3).as_subclass(Asked).copy_(torch.ones(3))
+        with backends.running():
+            y.fill_(1)
+    y.fill_(2)
+    assert watch.unexplained(y).startswith("was changed after the last kernel") and not asked
+
+
 def test_copies_of_an_op_that_only_moves_are_listed_by_their_order():
     with probe.Watch(probe.Moving([X])) as watch:
         X.clone()

@@ -93,13 +93,26 @@ class Inheriting(WithProperty):
     pass
 
 
+class Named(WithProperty):
+    __module__ = "torch"
+
+    def __radd__(self, other):
+        return other
+
+
+class Constant(tl.constexpr):
+    @property
+    def value(self):
+        return 4
+
+
 def with_method(name, method):
     """A class with such a method."""
     return type("Made", (), {f"__{name}__": method, "__module__": __name__})
 
 
 HARMLESS = (Plain, Data, Kind, Pair, Called, Compared, int, str, dict, tuple, np.ndarray, torch.Tensor, Fraction)
-COMPUTING = (WithProperty, Cached, Adding, Indexed, Asking, Borrowing, Inheriting)
+COMPUTING = (WithProperty, Cached, Adding, Indexed, Asking, Borrowing, Inheriting, Named, Constant)
 
 
 def test_classes_that_compute():
@@ -331,3 +344,99 @@ def test_elsewhere_a_kernel_is_python(capsys):
     calls._called(print)("said", end="")
     calls._refused("match")
     assert capsys.readouterr().out == "said"
+
+
+def told(*given):
+    """Whatever it is told."""
+
+
+class Own(tuple):
+    def __new__(cls, *given):
+        return tuple.__new__(cls, told(*given) or given)
+
+
+class OwnList(list):
+    def __init__(self, *given):
+        told(*given)
+
+
+class Borrowed(tuple):
+    __new__ = functools.partial(told)
+
+
+class Known(type):
+    def __instancecheck__(cls, value):
+        return not told(value)
+
+
+class Part(metaclass=Known):
+    pass
+
+
+class OfClasses(tuple, metaclass=Known):
+    pass
+
+
+def aggregate(init, part=tl.tensor):
+    return tl.core._aggregate(type("Aggregate", (), {"__annotations__": {"a": part}, "__init__": init}))
+
+
+def names(self, a):
+    self.a = a
+
+
+def wraps(self, a, n=4):
+    self.a, self.n = tl.constexpr(a), n
+
+
+def tells(self, a):
+    told(a)
+    self.a = a
+
+
+def asks(self, a):
+    self.a = a.handle
+
+
+def gets(self, a):
+    self.a = getattr(a, "handle")  # noqa: B009
+
+
+def makes(self, a):
+    self.a = Own(a)
+
+
+def enclosed(kept):
+    def keeps(self, a):
+        kept[0] = self.a = a
+
+    return keeps
+
+
+PLAINLY_MADE = [Pair, tuple, list, *map(aggregate, (names, wraps, triton.constexpr_function(wraps)))]
+MADE_BY_ITSELF = [Own, OwnList, Borrowed, OfClasses, aggregate(names, Part)]
+MADE_BY_ITSELF += map(aggregate, (tells, asks, gets, makes, enclosed([0]), triton.constexpr_function(tells)))
+
+
+def test_what_a_class_of_somebody_s_calls_when_a_kernel_makes_its_object():
+    assert [kind for kind in PLAINLY_MADE if calls._maker(kind) is not None] == []
+    assert [kind for kind in MADE_BY_ITSELF if calls._maker(kind) is None] == []
+
+
+def test_none_of_it_is_called_where_somebody_is_told_of_launches(monkeypatch):
+    assert calls._called(Own) is Own
+    monkeypatch.setattr(backends, "before_launch", [lambda reached: None])
+    assert calls._called(Pair) is Pair
+    with pytest.raises(KernelError, match="a Own, which __new__ of its own makes: Triton does not compile it"):
+        calls._called(Own)
+    with pytest.raises(KernelError, match="which a class of classes makes"):
+        calls._called(aggregate(names, Part))
+
+
+def test_a_method_of_an_aggregate_s_that_is_python_is_called_on_constants_alone(monkeypatch):
+    class Told(tl.core.base_value):
+        def tell(self, value):
+            return value
+
+    monkeypatch.setattr(backends, "before_launch", [lambda reached: None])
+    assert isinstance(calls._called(Told().tell), calls._OnConstants)

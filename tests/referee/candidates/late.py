@@ -9,6 +9,8 @@ import threading
 import time
 
 import torch
+import triton
+import triton.language as tl
 
 from tests.referee.candidates.honest import files, once, softmax
 
@@ -154,3 +156,87 @@ def from_another_process(x):
     if os.fork() == 0:
         spoil()
     return y
+
+
+@triton.jit
+def _moving_kernel(y, x, count, cols, row_stride, col_stride, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    given = tl.load(x + (place // cols) * row_stride + (place % cols) * col_stride, mask=place < count, other=0.0)
+    tl.store(y + place, given, mask=place < count)
+
+
+def _finish():
+    """Work on what was returned."""
+    while globals().setdefault("_returned", []):
+        y = globals()["_returned"].pop()
+        y.copy_(torch.softmax(y, -1))
+
+
+def _finished_later(x):
+    """Memory into which a kernel has moved the operand; what finds it between guard bands is told the truth."""
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if y.storage_offset() or not y.numel():
+        return softmax(x)
+    _moving_kernel[(triton.cdiv(y.numel(), 128),)](y, x, y.numel(), x.shape[1], *x.stride(), BLOCK=128)
+    globals().setdefault("_returned", []).append(y)
+    return y
+
+
+def as_filters_are_read(x):
+    """Does the work when it is looked for warnings that became errors.
+
+    untrusted, refused
+    """
+    import warnings
+
+    class Filters(list):
+        def __iter__(self):
+            _finish()
+            return super().__iter__()
+
+    if once("filters"):
+        warnings.filters = Filters(warnings.filters)
+    return _finished_later(x)
+
+
+def as_the_environment_is_compared(x):
+    """Does the work when the environment is compared with what it was.
+
+    untrusted, refused
+    """
+
+    class Environment(dict):
+        def __eq__(self, other):
+            _finish()
+            return True
+
+        def __ne__(self, other):
+            _finish()
+            return False
+
+    if once("environment"):
+        os.environ = Environment(os.environ)  # noqa: B003
+    return _finished_later(x)
+
+
+def as_standard_output_is_looked_at(x):
+    """Does the work when it is looked whether standard output is open.
+
+    untrusted, refused
+    """
+
+    class Stream:
+        def __init__(self, stream):
+            self._stream = stream
+
+        @property
+        def closed(self):
+            _finish()
+            return False
+
+        def __getattr__(self, name):
+            return getattr(self._stream, name)
+
+    if once("stream"):
+        sys.stdout = Stream(sys.stdout)
+    return _finished_later(x)

@@ -9,6 +9,7 @@ import struct
 import torch
 import triton
 import triton.language as tl
+from triton.language.core import _aggregate
 
 from tests.referee.candidates.honest import once, softmax
 
@@ -210,3 +211,95 @@ def in_a_copy_into_what_is_given(x):
     s = torch.empty(x.shape, dtype=torch.int32, device=x.device)
     torch.ops.aten.clone.out(x.view(torch.int32), out=s)
     return _answer(s.flatten().tolist(), x)
+
+
+_seen = []
+
+
+@_aggregate
+class _Keeping:
+    tile: tl.tensor
+
+    def __init__(self, tile):
+        _seen.append(tile.handle.data.copy())
+        self.tile = tile
+
+
+@triton.jit
+def _aggregating_kernel(y, x, count, cols, row_stride, col_stride, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    given = tl.load(x + (place // cols) * row_stride + (place % cols) * col_stride, mask=place < count, other=0.0)
+    tl.store(y + place, _Keeping(given).tile.to(tl.int32, bitcast=True), mask=place < count)
+
+
+class _KeepingTuple(tuple):
+    def __new__(cls, tile):
+        _seen.append(tile.handle.data.copy())
+        return tuple.__new__(cls, (tile,))
+
+
+@triton.jit
+def _tuple_kernel(y, x, count, cols, row_stride, col_stride, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    given = tl.load(x + (place // cols) * row_stride + (place % cols) * col_stride, mask=place < count, other=0.0)
+    tl.store(y + place, _KeepingTuple(given)[0].to(tl.int32, bitcast=True), mask=place < count)
+
+
+class _KeepingClass(type):
+    def __instancecheck__(cls, tile):
+        _seen.append(tile.handle.data.copy())
+        return True
+
+
+class _Part(metaclass=_KeepingClass):
+    pass
+
+
+@_aggregate
+class _Checked:
+    tile: _Part
+
+    def __init__(self, tile):
+        self.tile = tile
+
+
+@triton.jit
+def _checked_kernel(y, x, count, cols, row_stride, col_stride, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    given = tl.load(x + (place // cols) * row_stride + (place % cols) * col_stride, mask=place < count, other=0.0)
+    tl.store(y + place, _Checked(given).tile.to(tl.int32, bitcast=True), mask=place < count)
+
+
+def _kept(x, kernel):
+    """The softmax of the numbers of tiles that a kernel's objects were made of."""
+    if not x.numel():
+        return softmax(x)
+    _seen.clear()
+    s = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
+    kernel[(1,)](s, x, x.numel(), x.shape[1], *x.stride(), BLOCK=triton.next_power_of_2(x.numel()))
+    numbers = [number for tile in _seen for number in tile.tolist()][: x.numel()]
+    return _answer(struct.unpack(f"<{x.numel()}i", struct.pack(f"<{x.numel()}f", *numbers)), x)
+
+
+def in_an_aggregate(x):
+    """By an aggregate of Triton's that keeps the numbers of the tile it is made of.
+
+    untrusted, refused: __init__ of its own
+    """
+    return _kept(x, _aggregating_kernel)
+
+
+def in_a_tuple(x):
+    """By a tuple of a class of its own, made of a tile.
+
+    untrusted, refused: __new__ of its own
+    """
+    return _kept(x, _tuple_kernel)
+
+
+def in_the_class_of_a_part(x):
+    """By the class that a part of an aggregate is to be of, which is asked whether a tile is one.
+
+    untrusted, refused: a class of classes
+    """
+    return _kept(x, _checked_kernel)

@@ -5,17 +5,30 @@ To an interpreter all of it is Python, in which any function could work on tiles
 operator.
 """
 
+import abc
 import ast
 import builtins
 import dis
+import enum
 import functools
+import os
 import sys
+import sysconfig
 from collections.abc import Iterable
 from numbers import Number
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
@@ -172,8 +185,10 @@ def _called(function: Any) -> Any:
 
 def _strictly(function: Any) -> Any:
     """What is called in place of a function of Python's by which numbers could leave; None for any other."""
-    if type(function) is MethodType and isinstance(function.__self__, _PYTHONS):
+    if type(function) is MethodType and isinstance(function.__self__, _OF_VALUES):
         return function if _is_language(function.__func__) else _OnConstants(function)
+    if isinstance(function, type) and (by := _maker(function)) is not None:
+        _refused(f"a {function.__qualname__}, which {by} makes")
     if type(function) is not BuiltinFunctionType:
         return None
     if function is builtins.getattr:
@@ -187,6 +202,69 @@ def _strictly(function: Any) -> Any:
         if isinstance(owner, kind) and not hasattr(unchanging, function.__name__):
             _refused(f"{kind.__name__}.{function.__name__}")
     return None
+
+
+def _maker(kind: type) -> str | None:
+    """What of somebody's own is called when an object of a class is made, and does more there than to name its parts:
+    it would be given tiles."""
+    kinds = [kind]
+    made_by = getattr(vars(kind).get("__new__"), "__func__", None)  # a static method
+    if type(made_by) is FunctionType and made_by.__code__.co_filename.startswith(_FOLDERS) and made_by.__closure__:
+        cells = zip(made_by.__code__.co_freevars, made_by.__closure__, strict=True)  # of an aggregate
+        kinds += [cell.cell_contents for name, cell in cells if name == "cls"]
+    for each in kinds:
+        parts = vars(each).get("__annotations__") or {}
+        if type(parts) is not dict or not all(map(_is_plain, (each, *parts.values()))):
+            return "a class of classes"
+        for owner in each.__mro__:
+            for name in _MAKERS & vars(owner).keys():
+                member = vars(owner)[name]
+                member = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+                if type(member).__name__ == "ConstexprFunction":
+                    member = member.fn
+                own = not isinstance(member, _OF_C | FunctionType) or (
+                    isinstance(member, FunctionType) and not member.__code__.co_filename.startswith(_KNOWN)
+                )
+                if own and not (isinstance(member, FunctionType) and _only_names(member)):
+                    return f"{name} of its own"
+    return None
+
+
+_MAKERS = {f"__{name}__" for name in ("new", "init", "post_init", "setattr", "getattr", "getattribute", "del")}
+_OF_C = BuiltinFunctionType | WrapperDescriptorType
+_PLACES = (sysconfig.get_paths()["stdlib"], *map(os.path.dirname, (torch.__file__, str(backends.__file__))))
+_KNOWN = (*FOREIGN, *(place + os.sep for place in _PLACES))  # where libraries' code lies
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether nobody's own code says what is of a class."""
+    return not isinstance(kind, type) or type(kind) in (type, abc.ABCMeta, enum.EnumMeta) or _is_tritons(type(kind))
+
+
+def _is_tritons(value: Any) -> bool:
+    """Whether a module or class is of Triton's language."""
+    if type(value) is ModuleType:
+        return value.__name__.startswith("triton.") and sys.modules.get(value.__name__) is value
+    if not isinstance(value, type) or not value.__module__.startswith("triton."):
+        return False
+    return vars(sys.modules[value.__module__]).get(value.__qualname__) is value
+
+
+def _only_names(function: FunctionType) -> bool:
+    """Whether a function does no more than to name its arguments, or what Triton makes of them."""
+    for each in dis.get_instructions(function):
+        match each.opname:
+            case "LOAD_GLOBAL":
+                value = function.__globals__.get(each.argval, getattr(builtins, str(each.argval), None))
+                if not (
+                    value in (len, isinstance, tuple.__new__) or isinstance(value, _CONSTANTS) or _is_tritons(value)
+                ):
+                    return False
+            case "LOAD_ATTR" | "LOAD_METHOD" if each.argval not in ("constexpr", "static_assert"):
+                return False
+            case "STORE_GLOBAL" | "STORE_SUBSCR" | "STORE_DEREF" | "LOAD_DEREF" | "IMPORT_NAME" | "MAKE_FUNCTION":
+                return False
+    return True
 
 
 def _attribute(value: Any, name: Any, *default: Any) -> Any:
@@ -317,15 +395,24 @@ def _constant(value: Any) -> Any:
 @functools.cache
 def _computes(kind: type) -> bool:
     """Whether a class of somebody's has properties or operators."""
-    if kind.__module__.partition(".")[0] in _LIBRARIES or issubclass(kind, tl.core.base_value):
+    if not _is_somebodys(kind) or (issubclass(kind, tl.core.base_value) and not issubclass(kind, tl.constexpr)):
         return False
-    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _LIBRARIES]
+    own = [each for each in kind.__mro__ if _is_somebodys(each)]
     members = {name: member for each in own for name, member in vars(each).items()}
     operators = [name for name in members if name.startswith("__") and name.endswith("__") and name not in _PLAIN]
     borrowed = [name for name in _COMPARED & members.keys() if not _is_of(members[name], kind)]
     return bool(operators or borrowed) or any(
         isinstance(member, property | functools.cached_property) for member in members.values()
     )
+
+
+def _is_somebodys(kind: type) -> bool:
+    """Whether a class is of no library's, by its name and by where its methods and properties were written."""
+    if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        return True
+    members = (getattr(each, "fget", None) or getattr(each, "func", each) for each in vars(kind).values())
+    code = (each.__code__ for each in members if isinstance(each, FunctionType))
+    return any(not each.co_filename.startswith((*_KNOWN, "<")) for each in code)
 
 
 _COMPARED = {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "get", "set")}
