@@ -917,3 +917,42 @@ def test_a_library_that_cannot_be_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", fails)
     with pytest.raises(OSError, match="undefined symbol"):
         library.opened("k.so")
+
+
+ENGINE_NUMBERS = {  # ts_number in engine.h
+    "float16": 0, "bfloat16": 1, "float32": 3, "float64": 4, "uint8": 8, "int8": 8, "float8_e4m3fn": 8,
+    "float8_e5m2": 8, "int32": 9, "uint32": 10, "int64": 11, "uint64": 12, "int16": 14, "uint16": 14,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINE_NUMBERS)
+def test_the_numbers_of_a_tensor_map(name):
+    array = torch.zeros(64, 32, dtype=getattr(torch, name))
+    made = TensorMap(array, (4, 16), swizzle=128, steps=(2, 1), fill="nan").encoded(1 << 20)
+    assert bytes(made[:8]) == b"ensorMap" and len(made) == 128
+    read = tensormaps._Encoded.from_buffer_copy(made)
+    item = array.element_size()
+    assert (read.address, read.type, read.item, read.rank) == (1 << 20, ENGINE_NUMBERS[name], item, 2)
+    assert (read.swizzle, read.fill, list(read.strides)) == (128, 1, [32 * item, 0, 0, 0])
+    assert (list(read.sizes), list(read.box), list(read.steps)) == (
+        [32, 64, 0, 0, 0],
+        [16, 4, 0, 0, 0],
+        [1, 2, 0, 0, 0],
+    )
+
+
+@pytest.mark.parametrize("swizzle", [16, 31, 33, 48, 65, 127, 129, 256])
+def test_a_swizzle_is_one_of_four(swizzle):
+    array = np.zeros((64, 8), np.float32)
+    for right in (0, 32, 64, 128):
+        assert TensorMap(array, (4, 8), swizzle=right).swizzle == right
+    with pytest.raises(ValueError, match=f"^swizzle: expected 0, 32, 64 or 128 bytes, got {swizzle}$"):
+        TensorMap(array, (4, 8), swizzle=swizzle)
+
+
+@pytest.mark.parametrize(("inner", "step"), [(10, 3), (6, 1), (8, 3), (4, 2)])
+def test_rows_of_a_box_are_whole_16_bytes_as_they_lie_and_as_they_are_taken(inner, step):
+    array = np.zeros((64, 64), np.float32)
+    assert TensorMap(array, (4, 8), steps=(1, 2)).box == (4, 8)
+    with pytest.raises(ValueError, match="^box: expected rows of a multiple of 16 bytes"):
+        TensorMap(array, (4, inner), steps=(1, step))
