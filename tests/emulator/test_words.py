@@ -956,3 +956,35 @@ def test_rows_of_a_box_are_whole_16_bytes_as_they_lie_and_as_they_are_taken(inne
     assert TensorMap(array, (4, 8), steps=(1, 2)).box == (4, 8)
     with pytest.raises(ValueError, match="^box: expected rows of a multiple of 16 bytes"):
         TensorMap(array, (4, inner), steps=(1, step))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "says"),
+    [
+        ((8,), (4,), None),
+        ((2, 1, 1, 1, 8), (32, 32, 32, 32, 4), None),
+        ((2**32 - 1, 8), (32, 4), None),
+        ((4, 1), (16, 8), None),  # of a last axis of one element the stride says nothing
+        ((4, 2), (16, 8), "expected its last axis contiguous, got strides of"),
+        ((1, 8), (0, 4), None),
+        ((2, 8), (0, 4), "expected strides of whole 16 bytes"),
+        ((2, 8), (8, 4), "expected strides of whole 16 bytes"),
+        ((2, 8), (-32, 4), "expected strides of whole 16 bytes"),
+        ((2, 2, 8), (32, 40, 4), "expected strides of whole 16 bytes"),
+        ((2**32, 8), (32, 4), "expected one to five axes of at least one element"),
+        ((2, 1, 1, 1, 1, 8), (32,) * 5 + (4,), "expected one to five axes of at least one element"),
+        ((), (), "expected one to five axes of at least one element"),
+        ((0, 8), (32, 4), "expected one to five axes of at least one element"),
+    ],
+)
+def test_which_arrays_the_copy_engine_takes(shape, strides, says):
+    array = np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides)
+    box = (*(1 for _ in shape[:-1]), 8)[: len(shape)]
+    if says is None:
+        made = TensorMap(array, box)
+        assert list(tensormaps._Encoded.from_buffer_copy(made.encoded(64)).strides)[: len(shape) - 1] == [
+            *strides[-2::-1]
+        ]
+        return
+    with pytest.raises(ValueError, match=f"^array: {says}"):
+        TensorMap(array, box)

@@ -301,6 +301,20 @@ def test_a_kernel_is_made_an_interpreted_one_once():
     assert type(made) is stock.InterpretedFunction and interpreted(kernel) is made and made.arg_names == ["x_ptr", "N"]
 
 
+def test_a_kernel_may_close_over_constants():
+    width, height = gl.constexpr(3), gl.constexpr(4)
+
+    @gluon.jit
+    def kernel(x_ptr, N: gl.constexpr = 4):
+        gl.store(x_ptr + height - 4, width + N)
+
+    x = torch.zeros(1, dtype=torch.int32)
+    kernel[(1,)](x)
+    assert x.tolist() == [7]
+    kernel[(1,)](x, 6)
+    assert x.tolist() == [9]
+
+
 def test_a_program_does_not_end_while_it_copies_out():
     def program():
         if number := stock.interpreter_builder.grid_idx[0]:
