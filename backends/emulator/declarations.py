@@ -185,7 +185,7 @@ class Text:
             if text in (";", "}", ")"):
                 at += 1
                 continue
-            if text == "[":  # an attribute
+            if text == "[" and at + 1 < end and code[at + 1].text == "[":
                 at = self._ends[at] + 1
                 continue
             if at + 2 < end and code[at + 1].kind == "text" and code[at + 2].text == "{":  # extern "C"

@@ -917,3 +917,74 @@ def test_a_library_that_cannot_be_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", fails)
     with pytest.raises(OSError, match="undefined symbol"):
         library.opened("k.so")
+
+
+ENGINE_NUMBERS = {  # ts_number in engine.h
+    "float16": 0, "bfloat16": 1, "float32": 3, "float64": 4, "uint8": 8, "int8": 8, "float8_e4m3fn": 8,
+    "float8_e5m2": 8, "int32": 9, "uint32": 10, "int64": 11, "uint64": 12, "int16": 14, "uint16": 14,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINE_NUMBERS)
+def test_the_numbers_of_a_tensor_map(name):
+    array = torch.zeros(64, 32, dtype=getattr(torch, name))
+    made = TensorMap(array, (4, 16), swizzle=128, steps=(2, 1), fill="nan").encoded(1 << 20)
+    assert bytes(made[:8]) == b"ensorMap" and len(made) == 128
+    read = tensormaps._Encoded.from_buffer_copy(made)
+    item = array.element_size()
+    assert (read.address, read.type, read.item, read.rank) == (1 << 20, ENGINE_NUMBERS[name], item, 2)
+    assert (read.swizzle, read.fill, list(read.strides)) == (128, 1, [32 * item, 0, 0, 0])
+    assert (list(read.sizes), list(read.box), list(read.steps)) == (
+        [32, 64, 0, 0, 0],
+        [16, 4, 0, 0, 0],
+        [1, 2, 0, 0, 0],
+    )
+
+
+@pytest.mark.parametrize("swizzle", [16, 31, 33, 48, 65, 127, 129, 256])
+def test_a_swizzle_is_one_of_four(swizzle):
+    array = np.zeros((64, 8), np.float32)
+    for right in (0, 32, 64, 128):
+        assert TensorMap(array, (4, 8), swizzle=right).swizzle == right
+    with pytest.raises(ValueError, match=f"^swizzle: expected 0, 32, 64 or 128 bytes, got {swizzle}$"):
+        TensorMap(array, (4, 8), swizzle=swizzle)
+
+
+@pytest.mark.parametrize(("inner", "step"), [(10, 3), (6, 1), (8, 3), (4, 2)])
+def test_rows_of_a_box_are_whole_16_bytes_as_they_lie_and_as_they_are_taken(inner, step):
+    array = np.zeros((64, 64), np.float32)
+    assert TensorMap(array, (4, 8), steps=(1, 2)).box == (4, 8)
+    with pytest.raises(ValueError, match="^box: expected rows of a multiple of 16 bytes"):
+        TensorMap(array, (4, inner), steps=(1, step))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "says"),
+    [
+        ((8,), (4,), None),
+        ((2, 1, 1, 1, 8), (32, 32, 32, 32, 4), None),
+        ((2**32 - 1, 8), (32, 4), None),
+        ((4, 1), (16, 8), None),  # of a last axis of one element the stride says nothing
+        ((4, 2), (16, 8), "expected its last axis contiguous, got strides of"),
+        ((1, 8), (0, 4), None),
+        ((2, 8), (0, 4), "expected strides of whole 16 bytes"),
+        ((2, 8), (8, 4), "expected strides of whole 16 bytes"),
+        ((2, 8), (-32, 4), "expected strides of whole 16 bytes"),
+        ((2, 2, 8), (32, 40, 4), "expected strides of whole 16 bytes"),
+        ((2**32, 8), (32, 4), "expected one to five axes of at least one element"),
+        ((2, 1, 1, 1, 1, 8), (32,) * 5 + (4,), "expected one to five axes of at least one element"),
+        ((), (), "expected one to five axes of at least one element"),
+        ((0, 8), (32, 4), "expected one to five axes of at least one element"),
+    ],
+)
+def test_which_arrays_the_copy_engine_takes(shape, strides, says):
+    array = np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides)
+    box = (*(1 for _ in shape[:-1]), 8)[: len(shape)]
+    if says is None:
+        made = TensorMap(array, box)
+        assert list(tensormaps._Encoded.from_buffer_copy(made.encoded(64)).strides)[: len(shape) - 1] == [
+            *strides[-2::-1]
+        ]
+        return
+    with pytest.raises(ValueError, match=f"^array: {says}"):
+        TensorMap(array, box)

@@ -181,3 +181,29 @@ def test_a_pointer_bounds_the_allocation_that_it_leads_into(monkeypatch):
         made = packing.Packed(["p"])
         made.add(pointer, value, "p")
         assert made.regions == [] and int(made.cells[0]) == int(getattr(value, "value", value) or 0)
+
+
+def test_no_more_than_the_memory_of_an_array_is_taken():
+    x = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    for view in (x, x[:, ::-1], x.transpose(2, 0, 1)[::-1], x[1, :, 1:3], x[::-1, ::-2, ::-1]):
+        found = packing.as_array(Lying(view))
+        low, high = np.lib.array_utils.byte_bounds(view)
+        assert found.tolist() == view.tolist() and ctypes.sizeof(found.base) == high - low
+    nowhere = Lying(x, data=(0, False))
+    assert packing.as_array(nowhere).shape == x.shape and packing.as_array(nowhere).dtype == x.dtype
+
+
+def test_an_array_of_another_class_or_with_a_dtype_of_its_own():
+    kept = np.ones(2).view(type("Kept", (np.ndarray,), {}))
+    found = packing.as_array(kept)
+    assert type(found) is np.ndarray and np.shares_memory(found, kept)
+    records = np.zeros(2, [("a", "i4"), ("b", "f8")])
+    held = Lying(records)
+    held.dtype = records.dtype
+    assert packing.as_array(held).dtype == records.dtype
+    held.dtype = "anything else"
+    assert packing.as_array(held).dtype.itemsize == 12 and packing.as_array(held).dtype.names is None
+    for value in (3, 1.5, "x", (1, 2)):
+        assert packing.as_array(value) is value
+    with pytest.raises(ValueError, match="^a tensor on meta; the emulator takes CPU tensors$"):
+        packing.as_array(torch.zeros(2, device="meta"))

@@ -163,6 +163,8 @@ def test_what_is_tritons_own_is_called_as_it_is():
         triton.cdiv,
         tl.sum,
         tl.constexpr,
+        tl.dtype,
+        triton.Config,
         tl.tuple,
         len,
         range,

@@ -11,16 +11,17 @@ if not pytest.importorskip("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
 import triton.language as tl
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import programs
-from touchstone.backends.triton.runtime.interpreter.gluon import language, layouts
+from touchstone.backends.triton.runtime.interpreter.gluon import interpreted, language, layouts, machine
 from touchstone.backends.triton.runtime.interpreter.gluon.machine import Strand
 from touchstone.backends.triton.runtime.interpreter.gluon.shared import allocated
-from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted
+from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted, RaceCondition
 
 ROW = gl.BlockedLayout([1], [32], [4], [0])
 WIDE = gl.BlockedLayout([2], [32], [4], [0])
@@ -251,6 +252,8 @@ def test_operands_of_a_product_of_warpgroups():
         return SimpleNamespace(type=SimpleNamespace(layout=layout))
 
     memory, registers = of(gl.NVMMASharedLayout(128, 16, 2)), of(gl.DotOperandLayout(0, right, 2))
+    linear = of(layouts.linear(FLAT, (2, 4)))
+    assert multiply(linear, linear, of(right)) == {}
     accumulator = SimpleNamespace(type=SimpleNamespace(tensor_type=SimpleNamespace(layout=right)))
     for acc in (of(right), accumulator):
         assert multiply(registers, memory, acc, is_async=True) == {"is_async": True}
@@ -287,6 +290,42 @@ def test_a_layout_that_the_compiler_refuses():
             layouts.check(warps, layout, shape)
     with pytest.raises(KernelError, match="^the compiler refuses it"):
         layouts.split(4, TURNED, (64, 2))
+
+
+def test_a_kernel_is_made_an_interpreted_one_once():
+    @gluon.jit
+    def kernel(x_ptr, N: gl.constexpr = 4):
+        gl.store(x_ptr, N)
+
+    made = interpreted(kernel)
+    assert type(made) is stock.InterpretedFunction and interpreted(kernel) is made and made.arg_names == ["x_ptr", "N"]
+
+
+def test_a_kernel_may_close_over_constants():
+    width, height = gl.constexpr(3), gl.constexpr(4)
+
+    @gluon.jit
+    def kernel(x_ptr, N: gl.constexpr = 4):
+        gl.store(x_ptr + height - 4, width + N)
+
+    x = torch.zeros(1, dtype=torch.int32)
+    kernel[(1,)](x)
+    assert x.tolist() == [7]
+    kernel[(1,)](x, 6)
+    assert x.tolist() == [9]
+
+
+def test_a_program_does_not_end_while_it_copies_out():
+    def program():
+        if number := stock.interpreter_builder.grid_idx[0]:
+            machine.strand().stores.append(SimpleNamespace(access=SimpleNamespace(line=f"line {number}")))
+
+    with language.spoken({}):
+        programs.run([(0, 0, 0)], program)
+        with pytest.raises(
+            RaceCondition, match="^the program ends while line 7 may still copy out of its shared memory"
+        ):
+            programs.run([(0, 0, 0), (7, 0, 0)], program)
 
 
 def test_a_list_of_a_kernel_is_added_to_as_a_tuple_is():

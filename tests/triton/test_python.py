@@ -182,3 +182,35 @@ def test_an_interpreted_kernel_is_wrapped_for_torch_as_it_is():
         assert torch.library.wrap_triton(kernel) is kernel
     with pytest.raises(RuntimeError):
         torch.library.wrap_triton(lambda x: x)
+
+
+@triton.jit
+def _summed(x_ptr, y_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr, KEEP: tl.constexpr):
+    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    found = tl.sum(tl.load(x_ptr + COLUMNS * i + j), axis=AXIS, keep_dims=KEEP)
+    if AXIS is None:
+        if KEEP:
+            tl.store(y_ptr + tl.arange(0, 1)[:, None] + tl.arange(0, 1)[None, :], found)
+        else:
+            tl.store(y_ptr, found)
+    elif KEEP:
+        tl.store(y_ptr + (i if AXIS == 1 else j), found)
+    else:
+        tl.store(y_ptr + tl.arange(0, ROWS if AXIS == 1 else COLUMNS), found)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float16, 2048.0), (torch.bfloat16, 256.0)])
+def test_sums_of_16_bits_round_at_every_addition(dtype, large, axis, keep):
+    """Halves of a tile are added: large + 1 rounds to large, and 1 + 1 is 2, which counts."""
+    x = torch.zeros(4, 4, dtype=dtype)
+    x[:, 0] = torch.tensor([large, 1, 1, 1])
+    x[0, :] = torch.tensor([large, 1, 1, 1])
+    expected = {0: [large + 2, 1, 1, 1], 1: [large + 2, 1, 1, 1], None: [large + 6]}[axis]
+    y = torch.full((len(expected),), -1.0, dtype=dtype)
+    _summed[(1,)](x, y, 4, 4, axis, keep)
+    assert y.tolist() == expected if axis is not None else large + 2 <= y.item() <= large + 6
+    exact = torch.full((len(expected),), -1.0)
+    _summed[(1,)](x.float(), exact, 4, 4, axis, keep)
+    assert exact.tolist() == ([large + 3, 1, 1, 1] if axis is not None else [large + 6])

@@ -28,8 +28,7 @@ def as_array(value: Any) -> Any:
         raise ValueError(f"a tensor on {value.device}; the emulator takes CPU tensors")
     import torch
 
-    if value.requires_grad:
-        value = value.detach()
+    value = value.detach()
     if value.dtype == torch.bfloat16:
         return BrainFloats(value.view(torch.int16).numpy())
     return value.numpy()

@@ -74,7 +74,7 @@ class VerifiedCache(FileCacheManager):
 
     def put_group(self, filename, group):
         """Keep which files belong together."""
-        return self.put(json.dumps({"child_paths": group}), _group(filename), binary=False)
+        return self.put(json.dumps({"child_paths": group}), _group(filename))
 
     def _path(self, filename):
         return None if self._folder is None or Path(filename).name != filename else self._folder / filename

@@ -229,7 +229,7 @@ class _Races(_Watcher):
         number = {program: n for n, program in enumerate(dict.fromkeys(access.program for access in self.accesses))}
         access = np.repeat(used, counts)
         place = np.concatenate([np.arange(count) for count in counts])
-        order = np.lexsort((access, addresses))
+        order = np.argsort(addresses, kind="stable")
         addresses, access, place = addresses[order], access[order], place[order]
         starts = np.flatnonzero(np.concatenate([[True], addresses[1:] != addresses[:-1]]))
         program = np.array([number[a.program] for a in self.accesses])[access]

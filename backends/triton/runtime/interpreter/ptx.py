@@ -15,7 +15,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import libdevice, programs
 from touchstone.backends.triton.runtime.interpreter.libdevice import flushed
-from touchstone.backends.triton.runtime.interpreter.numerics import BF16, fused_multiply_add, to_tf32
+from touchstone.backends.triton.runtime.interpreter.numerics import BF16, fused_multiply_add
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted, repair
 
 Operation = Callable[..., np.ndarray]
@@ -34,8 +34,10 @@ def _tanh(x: np.ndarray) -> np.ndarray:
 
 
 def _nearest_tf32(x: np.ndarray) -> np.ndarray:
-    """To TF32, halves away from zero."""
-    return to_tf32((x.view(np.uint32) + np.uint32(0x1000)).view(np.float32)) if x.size else x
+    """To TF32, halves away from zero; inf and NaN stay."""
+    bits = x.view(np.uint32)
+    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, bits).view(np.float32)
 
 
 FLOATS: dict[str, Operation] = {

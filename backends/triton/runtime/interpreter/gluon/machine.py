@@ -232,7 +232,7 @@ class _Tile:
         """Atomically, by "ADD", "MIN" and so on."""
         pointers, mask = self._pointers()
         element = pointers.get_element_ty()
-        prefix = "F" if element.is_floating() and kind == "ADD" else "U" if element.is_int_unsigned() else ""
+        prefix = "F" if element.is_floating() else "U" if element.is_int_unsigned() else ""
         operations = stock._ir.ATOMIC_OP
         operation = getattr(operations, prefix + kind, getattr(operations, kind, None))
         if operation is None:
