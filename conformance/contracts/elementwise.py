@@ -3,9 +3,9 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
-from touchstone.conformance.contracts._pointwise import ANY_RANK, overflowing, pointwise
+from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes, overflowing, pointwise, special_of_each
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Invalid, Property
+from touchstone.conformance.spec.contract import Also, Invalid, Property
 from touchstone.reference.elementwise import torch_elementwise
 
 
@@ -30,6 +30,9 @@ contract = pointwise(
     axes=ANY_RANK,
     params={"function": ("add", "mul")},
     error=_no_error,
+    also=of_shapes(ANY_RANK, "a")
+    | special_of_each(ANY_RANK, {"function": ("add", "mul")})
+    | {"overflowing": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")},
     exact={"integers": ["y"]},
     values={"overflowing": overflowing},
     invalid=[

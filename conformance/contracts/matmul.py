@@ -162,6 +162,7 @@ contract = Contract(
         "one_row_in_steps": Also(dict(M=1, K=40, N=40), layouts={"a": "step"}),
         "one_column_in_steps": Also(dict(M=40, K=40, N=1), layouts={"b": "step"}),
         "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
+        "one_term": Also(dict(M=33, K=1, N=17)),
         # of 128 and of 64 rows 10 and 19, of which groups of 8 are not whole, and several columns of them
         "groups_of_tiles": Also(dict(M=1160, K=8, N=260), dtype="float16"),
         "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),

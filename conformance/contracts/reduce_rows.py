@@ -84,6 +84,7 @@ contract = multilinear.multilinear(
         ),
         "beyond_float16": Also({"rows": 3, "cols": 33}, multilinear.beyond_float16, dtype="bfloat16"),
         "columns_beyond_grid": Also({"rows": 3, "cols": 69001}, params={"axis": 0}),
+        "one_column_in_steps": Also({"rows": 33, "cols": 1}, layouts={"x": "step"}),
         "one_row_more": Also({"rows": 1025, "cols": 5}, params={"axis": 0}),  # than whole tiles, of any power of two
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
