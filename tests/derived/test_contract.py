@@ -73,13 +73,11 @@ def test_a_kernel_is_judged_in_a_fresh_process():
     assert report.passed, report
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "broadcast_last"])
-def test_operands_without_elements_have_answers_in_every_layout(layout):
+def test_operands_without_elements_have_answers_whatever_their_strides():
     contract = derive(*RMS)
-    contract.name = "function"
-    empty = plain_case(contract, "float16", "normal", size={"A": 12, "B": 0})
-    inputs = contract.build(replace(empty, layouts=(("x", "contiguous"), ("weight", layout))))
-    assert contract.expected(inputs)["y"].answer.shape == (12, 0)
+    for stride in (1, 0):
+        given = {"x": torch.zeros(12, 0), "weight": torch.zeros(1).as_strided((0,), (stride,))}
+        assert contract.expect(given, {}, dtype=torch.float16)["y"].answer.shape == (12, 0)
 
 
 def test_intermediates_stored_in_16_bits_pass_with_a_note_unless_they_are_allowed_or_forbidden():
