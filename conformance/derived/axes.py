@@ -25,6 +25,7 @@ TRIED = (1, 0, 37, 129, 257, 1025)  # sizes of one axis, the others at their fir
 MULTIPLES = (1, 3, 33)  # of the step, of an axis that grows in steps
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
 STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
 DEADLY = 16  # sizes at which a reference may end its process, and others be tried
 
@@ -187,6 +188,14 @@ def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None
     return shapes if shapes == again else None
 
 
+def ops_of(function: Callable[..., Any], values: Sequence[Any], most: float = math.inf) -> int:
+    """The ops of a run, of which a loop has some for each step; where there are more than `most`, as many and one."""
+    mode = Parts(most)
+    with contextlib.suppress(OverflowError):
+        sample(function, values, mode)
+    return mode.count
+
+
 def shrunk(
     function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset(), known: Known | None = None
 ) -> list[Any]:
@@ -272,7 +281,9 @@ def sizes_of(
             return False
         given = resized(values, change)
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
-        return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
+        if most > largest or usual is None or ranks(works(function, given, known)) != usual:
+            return False
+        return largest == math.inf or ops_of(function, given, longest) <= longest
 
     known = Known() if known is None else known
     usual = ranks(works(function, values, known))
@@ -290,6 +301,7 @@ def sizes_of(
                     base = shrunk
                     if small <= USUAL and _elements(values, axes, base) <= LARGEST:
                         break
+    longest = OPS if usual is None else max(OPS, ops_of(function, resized(values, change_of(axes, base))))
     found = [base]
     for axis in axes:
         if asked is not None and axis.letter not in asked:
