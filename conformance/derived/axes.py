@@ -42,6 +42,7 @@ class Known:
     shapes: dict[Key, Shapes | None] = field(default_factory=dict)
     ends: dict[Key, str] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
+    most: float = math.inf  # ops of a run: with more it is taken not to work
     _written: int | None = None  # in a fork, where what is tried is written
 
     def explored(self, search: Callable[[], object]) -> None:
@@ -164,7 +165,7 @@ def works(function: Callable[..., Any], values: Sequence[Any], known: Known | No
     if key not in known.shapes:
         known.write(key)
         try:
-            known.shapes[key] = _works(function, values)
+            known.shapes[key] = _works(function, values, known.most)
         finally:
             known.write(key, known.shapes.get(key))
     return known.shapes[key]
@@ -175,12 +176,12 @@ def key_of(values: Sequence[Any]) -> Key:
     return tuple(tuple(t.shape) for t in values if isinstance(t, torch.Tensor))
 
 
-def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None:
+def _works(function: Callable[..., Any], values: Sequence[Any], most: float) -> Shapes | None:
     single = any(n < 2 for t in values if isinstance(t, torch.Tensor) for n in t.shape)  # where a rule may fail
     try:
         with torch.no_grad():
             shapes = [tuple(t.shape) for t in tensors_of(function(*cast(values, torch.float32)))]
-        again = [tuple(t.shape) for t in sample(function, values, Noise(0) if single else Parts())]
+        again = [tuple(t.shape) for t in sample(function, values, Noise(0) if single else Parts(most))]
     except Refused:
         raise
     except Exception:
@@ -188,11 +189,10 @@ def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None
     return shapes if shapes == again else None
 
 
-def ops_of(function: Callable[..., Any], values: Sequence[Any], most: float = math.inf) -> int:
-    """The ops of a run, of which a loop has some for each step; where there are more than `most`, as many and one."""
-    mode = Parts(most)
-    with contextlib.suppress(OverflowError):
-        sample(function, values, mode)
+def _ops_of(function: Callable[..., Any], values: Sequence[Any]) -> int:
+    """The ops of a run, of which a loop has some for each step."""
+    mode = Parts()
+    sample(function, values, mode)
     return mode.count
 
 
@@ -281,9 +281,7 @@ def sizes_of(
             return False
         given = resized(values, change)
         most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
-        if most > largest or usual is None or ranks(works(function, given, known)) != usual:
-            return False
-        return largest == math.inf or ops_of(function, given, longest) <= longest
+        return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
 
     known = Known() if known is None else known
     usual = ranks(works(function, values, known))
@@ -301,8 +299,9 @@ def sizes_of(
                     base = shrunk
                     if small <= USUAL and _elements(values, axes, base) <= LARGEST:
                         break
-    longest = OPS if usual is None else max(OPS, ops_of(function, resized(values, change_of(axes, base))))
     found = [base]
+    if asked is None and usual is not None:
+        known.most = max(OPS, _ops_of(function, resized(values, change_of(axes, base))))
     for axis in axes:
         if asked is not None and axis.letter not in asked:
             continue
@@ -318,6 +317,7 @@ def sizes_of(
                 raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")
             elif ended(sizes):
                 known.told[f"{axis.letter}={n}"] = f"the reference ends its process ({ended(sizes)})"
+    known.most = math.inf
     return found
 
 
