@@ -25,6 +25,7 @@ TRIED = (1, 0, 37, 129, 257, 1025)  # sizes of one axis, the others at their fir
 MULTIPLES = (1, 3, 33)  # of the step, of an axis that grows in steps
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
 STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
 DEADLY = 16  # sizes at which a reference may end its process, and others be tried
 
@@ -41,6 +42,7 @@ class Known:
     shapes: dict[Key, Shapes | None] = field(default_factory=dict)
     ends: dict[Key, str] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
+    most: float = math.inf  # ops of a run: with more it is taken not to work
     _written: int | None = None  # in a fork, where what is tried is written
 
     def explored(self, search: Callable[[], object]) -> None:
@@ -163,7 +165,7 @@ def works(function: Callable[..., Any], values: Sequence[Any], known: Known | No
     if key not in known.shapes:
         known.write(key)
         try:
-            known.shapes[key] = _works(function, values)
+            known.shapes[key] = _works(function, values, known.most)
         finally:
             known.write(key, known.shapes.get(key))
     return known.shapes[key]
@@ -174,17 +176,24 @@ def key_of(values: Sequence[Any]) -> Key:
     return tuple(tuple(t.shape) for t in values if isinstance(t, torch.Tensor))
 
 
-def _works(function: Callable[..., Any], values: Sequence[Any]) -> Shapes | None:
+def _works(function: Callable[..., Any], values: Sequence[Any], most: float) -> Shapes | None:
     single = any(n < 2 for t in values if isinstance(t, torch.Tensor) for n in t.shape)  # where a rule may fail
     try:
         with torch.no_grad():
             shapes = [tuple(t.shape) for t in tensors_of(function(*cast(values, torch.float32)))]
-        again = [tuple(t.shape) for t in sample(function, values, Noise(0) if single else Parts())]
+        again = [tuple(t.shape) for t in sample(function, values, Noise(0) if single else Parts(most))]
     except Refused:
         raise
     except Exception:
         return None
     return shapes if shapes == again else None
+
+
+def _ops_of(function: Callable[..., Any], values: Sequence[Any]) -> int:
+    """The ops of a run, of which a loop has some for each step."""
+    mode = Parts()
+    sample(function, values, mode)
+    return mode.count
 
 
 def shrunk(
@@ -291,6 +300,8 @@ def sizes_of(
                     if small <= USUAL and _elements(values, axes, base) <= LARGEST:
                         break
     found = [base]
+    if asked is None and usual is not None:
+        known.most = max(OPS, _ops_of(function, resized(values, change_of(axes, base))))
     for axis in axes:
         if asked is not None and axis.letter not in asked:
             continue
@@ -306,6 +317,7 @@ def sizes_of(
                 raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")
             elif ended(sizes):
                 known.told[f"{axis.letter}={n}"] = f"the reference ends its process ({ended(sizes)})"
+    known.most = math.inf
     return found
 
 

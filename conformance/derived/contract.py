@@ -13,7 +13,7 @@ import torch
 from touchstone.conformance.derived import axes as axes_of
 from touchstone.conformance.derived import families, modules
 from touchstone.conformance.derived.axes import Axis
-from touchstone.conformance.derived.ops import is_float, tensors_of
+from touchstone.conformance.derived.ops import bytes_of, is_float, tensors_of
 from touchstone.conformance.derived.samples import (
     AMPLIFIED,
     Sampled,
@@ -528,7 +528,7 @@ def _digest(values: Sequence[Any]) -> bytes:
     for value in values:
         if isinstance(value, torch.Tensor):
             found.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            found.update(bytes_of(value))
         else:
             found.update(repr(value).encode())
     return found.digest()

@@ -131,6 +131,13 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """The bytes of its elements, in their order."""
+    if not tensor.numel():
+        return b""  # whose strides may be any, and then `view` takes it for no array of bytes
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
 def argument(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None) -> Any:
     """An argument of an op by its name in the schema, or `default`."""
     if name in kwargs:

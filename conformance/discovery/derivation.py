@@ -19,6 +19,7 @@ from touchstone.backends.storage import files, folders
 from touchstone.conformance.derived import modules, selftest
 from touchstone.conformance.derived.axes import Axis
 from touchstone.conformance.derived.contract import DerivedContract, Found, Options, Strength, derive, made_of
+from touchstone.conformance.derived.ops import bytes_of
 from touchstone.conformance.discovery import importing, problems, registry
 from touchstone.conformance.spec.contract import dtype_name
 
@@ -117,8 +118,8 @@ def _plain(value: Any) -> Any:
     """A value of the example as JSON has it: a tensor by its bytes."""
     if not isinstance(value, torch.Tensor):
         return value
-    raw = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape), "bytes": base64.b64encode(raw).decode()}
+    text = base64.b64encode(bytes_of(value)).decode()
+    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape), "bytes": text}
 
 
 def _read(value: Any) -> Any:
@@ -231,7 +232,8 @@ def _python_file(option: str, path: str) -> Path:
 
 
 def _small(path: Path) -> tuple[Any, Any]:
-    """Of a problem file."""
+    """Of a problem file, found once for it and for the kernel, whose file names the whole path."""
+    path = path.resolve()
     _tried("--kernelbench", path, lambda: problems.small(path))
     return problems.small(path)
 

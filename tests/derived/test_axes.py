@@ -177,3 +177,15 @@ def test_what_holds_of_an_example_is_asked_again_once_it_is_written():
     with torch.inference_mode():
         example = square.tril()
         assert torch.equal(families.structured(value, example), value.tril())
+
+
+def test_sizes_at_which_a_loop_has_too_many_steps_are_not_tried():
+    def stepped(x):
+        total = x[0]
+        for step in x[1:].unbind():
+            total = total * 0.5 + step * 2 - step.square()
+        return total
+
+    contract = derive(stepped, drawn((6, 4)))
+    steps = {size["A"] for size in contract.sizes}
+    assert {1, 37, 257} <= steps and 1025 not in steps

@@ -119,7 +119,9 @@ def test_a_kernel_is_judged_by_a_function(capsys):
 
 
 def test_a_module_is_judged_by_a_problem_with_the_parameters_of_its_model(capsys):
+    problems.small.cache_clear()
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:ModelNew", *QUICK]) == 0
+    assert problems.small.cache_info().misses == 1
     assert "ModelNew on user@cpu" in capsys.readouterr().out
     assert main(["check", *PROBLEMS, "--kernel", "kernels.py:Wrong", *QUICK]) == 1
 
