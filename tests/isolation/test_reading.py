@@ -170,3 +170,27 @@ def test_each_name_that_no_kernel_needs(tmp_path, lines, told):
     file.write_text("\n".join(lines))
     found = [text.partition(" (line ")[0] for text in unneeded(file)]
     assert found == list(dict.fromkeys(told))
+
+
+@pytest.mark.parametrize("error", [ValueError, RecursionError, MemoryError])
+def test_what_is_too_much_to_read_is_said_of_each_file(tmp_path, monkeypatch, error):
+    for name in ("mine.py", "beside.py"):
+        (tmp_path / name).write_text("import gc\n")
+    parsed = reading.neighbours.parsed
+    monkeypatch.setattr(reading.neighbours, "imported", lambda path: (tmp_path / "beside.py",))
+    said = "has code in {} that is too large or too deep to read (the whole file)"
+
+    def told(*deep):
+        files = iter(("mine.py", "beside.py"))
+
+        def parse(raw):
+            if next(files) in deep:
+                raise error
+            return parsed(raw)
+
+        monkeypatch.setattr(reading.neighbours, "parsed", parse)
+        return unneeded(tmp_path / "mine.py")
+
+    assert told("mine.py", "beside.py") == [said.format("mine.py"), said.format("beside.py")]
+    assert told("beside.py") == ["imports gc (line 1 of mine.py)", said.format("beside.py")]
+    assert told("mine.py") == [said.format("mine.py"), "imports gc (line 1 of beside.py)"]
