@@ -91,7 +91,7 @@ class Watch:
         return any(seconds > before.get(pid, 0.0) for pid, seconds in self._helpers.items())
 
 
-def too_long(elapsed: float, processor: float, limit: float, waited: float = 0.0) -> bool:
+def too_long(elapsed: float, processor: float, limit: float, waited: float) -> bool:
     """Beyond the limit and stuck or at work all the time; a process that only waits for its turn, `waited` seconds of
     them with nothing but that, gets four times as long."""
     stuck = processor + waited < elapsed / 50

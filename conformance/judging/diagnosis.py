@@ -457,7 +457,7 @@ def _range_text(found: list[int], size: int, axis: str) -> str:
             return f"{axis} from {first} on, the last {len(found)} of {size}{_overhang(first, size)}"
         return f"{axis} {first}..{last} of {size}"
     step = _step(found)
-    if step and first < step and last + step >= size:
+    if first < step and last + step >= size:
         return f"every {_ordinal(step)} of {size} {axis}, from {first}"
     runs = list(_runs(found))
     if period := _period(runs):

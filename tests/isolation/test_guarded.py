@@ -4,7 +4,7 @@ import builtins
 import functools
 import signal
 import sys
-from types import ModuleType
+from types import MethodType, ModuleType
 
 import numpy as np
 import pytest
@@ -147,3 +147,13 @@ def test_what_backends_call_is_guarded_too(monkeypatch):
     monkeypatch.setattr(backends, "called", [r"paper_language(\.\w+)?"])
     found = {id(owner) for owner, _ in guarded._owners()} - known
     assert found == {id(paper), id(own)}
+
+
+def test_what_is_touchstones_own():
+    """However it is wrapped; nothing that only says so."""
+    for function, ours in ((guarded.begin, True), (functools.reduce, False), (lambda: None, False)):
+        for wrap in (lambda f: f, staticmethod, classmethod, property, lambda f: MethodType(f, sys)):
+            assert guarded._is_ours(wrap(function)) is ours
+    imposter = type("Guard", (), {"__module__": guarded.__name__})
+    assert guarded._is_ours(guarded.Guard) and not guarded._is_ours(imposter) and not guarded._is_ours(int)
+    assert not guarded._is_ours(None)

@@ -592,7 +592,14 @@ def test_in_which_memory_a_tensor_lies(operand):
     _, x, memory = operand
     host = Host([memory], DRAW)
     assert host._over(x) == host._over(x[1:2, 1:]) == [memory] and host._is_secret(x[2])
-    elsewhere = [torch.zeros(3), x[1:1], torch.zeros(3, device="meta"), torch.zeros(3, 3).to_sparse(), 3]
+    elsewhere = [
+        torch.zeros(3),
+        torch.empty(0).as_strided((0, 5), (1, 10)),
+        x[1:1],
+        torch.zeros(3, device="meta"),
+        torch.zeros(3, 3).to_sparse(),
+        3,
+    ]
     assert all(host._over(each) == [] and not host._is_secret(each) for each in elsewhere)
     for each in elsewhere[1:]:
         host._take(each, True)

@@ -315,19 +315,20 @@ def test_a_child_is_waited_for_until_it_is_confined_or_not(said, open_still, err
     assert (sandbox.pid, sandbox._their_status) == (1234, -1)
 
 
-def test_a_control_group_has_limits_and_is_removed(tmp_path, monkeypatch):
-    """A file that the kernel does not offer is not made."""
+@pytest.mark.parametrize("of_memory", ["memory.max", "memory.limit_in_bytes"])
+def test_a_control_group_has_limits_and_is_removed(tmp_path, monkeypatch, of_memory):
+    """Of version 2 or 1; a file that the kernel does not offer is not made."""
     make, remove = os.mkdir, os.rmdir
 
     def mkdir(path, *mode):
         make(path, *mode)
-        for name in ("pids.max", "memory.max"):
+        for name in ("pids.max", of_memory):
             Path(path, name).touch()
 
     monkeypatch.setattr(os, "mkdir", mkdir)
     group = outside._new_group(str(tmp_path), "own", Limits(processes=7, memory=99))
     assert group == str(tmp_path / "own")
-    assert {path.name: path.read_text() for path in Path(group).iterdir()} == {"pids.max": "7", "memory.max": "99"}
+    assert {path.name: path.read_text() for path in Path(group).iterdir()} == {"pids.max": "7", of_memory: "99"}
     left = [1, 1]
 
     def rmdir(path):

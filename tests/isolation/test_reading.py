@@ -102,3 +102,99 @@ def test_what_cannot_be_read_has_nothing_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(reading.neighbours, "imported", lambda path: (tmp_path / "gone.py",))
     assert unneeded(mine) == ["imports gc (line 1 of mine.py)"]
     assert unneeded(tmp_path / "gone.py") == []
+
+
+ATTRIBUTES = [
+    "_getframe",
+    "_current_frames",
+    "tb_frame",
+    "f_back",
+    "f_locals",
+    "f_globals",
+    "f_builtins",
+    "f_code",
+    "gi_frame",
+    "cr_frame",
+    "ag_frame",
+    "__code__",
+    "__globals__",
+    "__closure__",
+    "__subclasses__",
+    "__builtins__",
+    "__traceback__",
+    "_disable_current_modes",
+    "_DisableTorchDispatch",
+    "_disable_dispatch",
+    "redispatch",
+    "_len_torch_dispatch_stack",
+    "_pop_torch_dispatch_stack",
+    "_get_current_dispatch_mode",
+    "_ExcludeDispatchKeyGuard",
+    "getprofile",
+    "setprofile",
+    "gettrace",
+    "settrace",
+    "before_launch",
+    "failed_launch",
+    "strayed",
+    "on_constants",
+    "_set_dispatch_mode",
+    "_unset_dispatch_mode",
+    "_AutoDispatchBelowAutograd",
+    "after_launch",
+    "addaudithook",
+]
+NAMES = ["exec", "eval", "compile", "__import__", "__builtins__", "__loader__", "__spec__"]
+MODULES = ["touchstone.conformance", "touchstone.reference", "gc", "ctypes", "torch.utils._python_dispatch"]
+OF_BACKENDS = ["running", "compiling", "launches", "kernel_running", "kernel_code"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([f"x.{name}" for name in ATTRIBUTES], [f"uses {name}" for name in ATTRIBUTES]),
+        ([f"from x import {name}" for name in ATTRIBUTES], [f"imports x.{name}" for name in ATTRIBUTES]),
+        (NAMES, [f"uses {name}" for name in NAMES]),
+        ([f"import {name}" for name in MODULES], [f"imports {name}" for name in MODULES]),
+        ([f"import {name}.of_it" for name in MODULES], [f"imports {name}.of_it" for name in MODULES]),
+        ([f"import {name}_and_more" for name in MODULES], []),
+        (
+            [f"x = {name!r}" for name in (*ATTRIBUTES, *NAMES[:4], *MODULES)],
+            [f"names {name}" for name in (*ATTRIBUTES, *NAMES[:4], *MODULES)],
+        ),
+        (
+            [f"from touchstone.backends import {name}" for name in OF_BACKENDS],
+            [f"imports touchstone.backends.{name}" for name in OF_BACKENDS],
+        ),
+        (["from sys import modules", "from os import modules"], ["imports sys.modules"]),
+    ],
+)
+def test_each_name_that_no_kernel_needs(tmp_path, lines, told):
+    file = tmp_path / "mine.py"
+    file.write_text("\n".join(lines))
+    found = [text.partition(" (line ")[0] for text in unneeded(file)]
+    assert found == list(dict.fromkeys(told))
+
+
+@pytest.mark.parametrize("error", [ValueError, RecursionError, MemoryError])
+def test_what_is_too_much_to_read_is_said_of_each_file(tmp_path, monkeypatch, error):
+    for name in ("mine.py", "beside.py"):
+        (tmp_path / name).write_text("import gc\n")
+    parsed = reading.neighbours.parsed
+    monkeypatch.setattr(reading.neighbours, "imported", lambda path: (tmp_path / "beside.py",))
+    said = "has code in {} that is too large or too deep to read (the whole file)"
+
+    def told(*deep):
+        files = iter(("mine.py", "beside.py"))
+
+        def parse(raw):
+            if next(files) in deep:
+                raise error
+            return parsed(raw)
+
+        monkeypatch.setattr(reading.neighbours, "parsed", parse)
+        return unneeded(tmp_path / "mine.py")
+
+    assert told("mine.py", "beside.py") == [said.format("mine.py"), said.format("beside.py")]
+    assert told("beside.py") == ["imports gc (line 1 of mine.py)", said.format("beside.py")]
+    assert told("mine.py") == [said.format("mine.py"), "imports gc (line 1 of beside.py)"]

@@ -301,3 +301,46 @@ def test_threads_are_seen_to_be_started_by_whichever_module(tmp_path, code):
         return tripwires.told()
 
     assert in_a_fork(starts, tmp_path) == ["starts a thread"]
+
+
+NOTED = {
+    "looks through the objects of its process": "gc.get_objects gc.get_referrers gc.get_referents",
+    "reads the frames of its callers": "sys._getframe",
+    "reads the frames of other threads": "sys._current_frames sys._current_exceptions",
+    "sets a trace function": "sys.settrace",
+    "sets a profile function": "sys.setprofile",
+    "adds an audit hook": "sys.addaudithook",
+    "starts a process": "os.fork os.forkpty os.posix_spawn",
+    "starts a program": "os.exec os.system subprocess.Popen",
+    "sends a signal": "os.kill os.killpg signal.pthread_kill",
+    "opens a connection": "socket.connect",
+    "opens a port": "socket.bind",
+    "loads a library with ctypes": "ctypes.dlopen",
+    "calls C with ctypes": "ctypes.dlsym",
+    "reads memory by its address": "ctypes.string_at",
+    "changes its limits": "resource.setrlimit",
+}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_what_each_event_of_a_kernel_is_called(monkeypatch, kernels):
+    monkeypatch.setattr(tripwires, "_by_the_kernel", lambda: kernels)
+    for what, events in NOTED.items():
+        for event in events.split():
+            monkeypatch.setattr(tripwires, "_told", [])
+            tripwires._audit(event, ())
+            assert tripwires._told == [what] * kernels, event
+    for attribute in ("tb_frame", "gi_frame", "cr_frame", "ag_frame", "of_another"):
+        monkeypatch.setattr(tripwires, "_told", [])
+        tripwires._audit("object.__getattr__", (None, attribute))
+        assert bool(tripwires._told) == (kernels and attribute != "of_another")
+    monkeypatch.setattr(tripwires, "_told", [])
+    tripwires._audit("import", ())
+    assert tripwires._told == []
+
+
+def test_so_many_things_are_noted_each_once(monkeypatch):
+    monkeypatch.setattr(tripwires, "_told", [])
+    for number in (*range(20), *range(20)):
+        tripwires.note(f"does {number}")
+    assert tripwires.told() == [f"does {number}" for number in range(16)]

@@ -1210,3 +1210,17 @@ def test_up_to_how_much_work_mutants_are_run(monkeypatch, work, compared):
 def test_up_to_how_much_work_another_size_is_tried(monkeypatch, work, sizes):
     monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
     assert len(diagnosis._of_other_sizes(replace(SOFTMAX, also={}), case_of())) == sizes
+
+
+@pytest.mark.parametrize(("off", "told"), [(0.5, True), (0.51, False)])
+def test_elements_at_other_places_are_those_of_the_answer_within_its_tolerance(off, told):
+    answer = 10 * torch.arange(48, dtype=torch.float64).reshape(6, 8) ** 1.5
+    moved = {
+        "the answer moved by +1 along cols": answer.roll(1, 1),
+        "the answer reversed along rows": answer.flip(0),
+        "the answer with both halves along cols swapped": answer.roll(4, 1),
+        "the answer with rows and cols swapped in memory": answer.mT.reshape(6, 8),
+    }
+    for text, value in moved.items():
+        found = diagnosis._moved(value.round() + off, answer.round(), torch.full_like(answer, 0.5), ["rows", "cols"])
+        assert found == (text if told else None)

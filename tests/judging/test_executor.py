@@ -337,3 +337,36 @@ def test_who_wrote_an_element_is_asked_of_the_backends_that_know(monkeypatch):
 
 def test_what_is_passed_on_cannot_be_changed():
     assert changeable(Manner, executor.Raised) == []
+
+
+def test_a_replay_gives_what_the_captured_call_computes(monkeypatch):
+    """After a call that compiles; what the outputs hold before it is no answer."""
+    done, kept = [], []
+
+    @contextlib.contextmanager
+    def within(*what):
+        done.append(what)
+        yield
+        done.append("end")
+
+    class Graph:
+        def replay(self):
+            done.append([tensor.tolist() for tensor in kept])
+
+    def call(arguments):
+        done.append(arguments)
+        kept[:] = [torch.ones(2), torch.ones(2, dtype=torch.int32)]
+        return tuple(kept)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "a stream")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: within("on", stream))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: within("captured", graph, stream))
+    made = InProcess(SimpleNamespace(fn=call, device="cuda", call=call))
+    returned = made._replayed("arguments")
+    graph = made._graph
+    *before, last = done
+    first = [("on", "a stream"), "arguments", "end", "waited"]
+    assert before == [*first, ("captured", graph, "a stream"), "arguments", "end"] and isinstance(graph, Graph)
+    assert [str(numbers) for numbers in last] == ["[nan, nan]", "[123, 123]"] and list(returned) == kept

@@ -80,6 +80,12 @@ def test_other_trials():
     assert about[InvalidCall] == [Requirement.CONTRACT]
     assert about[ManyCalls] == [Requirement.DETERMINISM]
     assert about[PropertyTrial] == [Requirement.VALUES]
+    of_kinds = {kind: asked(contract, kind(case())) for kind in (OnStream, AsGraph, Int64Index)}
+    assert of_kinds == {
+        OnStream: [Requirement.CONTRACT],
+        AsGraph: [Requirement.CONTRACT],
+        Int64Index: [Requirement.OFFSETS],
+    }
 
 
 @pytest.mark.parametrize(
@@ -357,3 +363,22 @@ def test_nothing_holds_in_a_trial_that_was_not_judged(status, held):
     settle(j)
     assert j.outcome.requirements == ["values"] and j.outcome.held == held
     assert j.outcome.findings[0].requirement == ("values" if held else None)
+
+
+@pytest.mark.parametrize(
+    ("check", "held"),
+    [
+        (Check.VALUES, ["contract"]),
+        (Check.RAISED, ["contract"]),
+        (Check.INPUTS, ["values", "layouts"]),
+        (Check.UNDER.of("races"), ["values", "layouts", "contract"]),
+    ],
+)
+def test_wrong_values_of_strided_operands_leave_none_that_hold(monkeypatch, check, held):
+    """Though only the strides are to blame: the values were wrong in this trial."""
+    monkeypatch.setattr(requirements, "_blamed", lambda j, case: Requirement.LAYOUTS)
+    j = Judgement(subject(softmax), CaseTrial(case(layout="transposed")))
+    j.find(check, "y: not so")
+    j.outcome.fractions = {"y": 0.5}
+    settle(j)
+    assert j.outcome.status == FAILED and j.outcome.held == held
