@@ -197,7 +197,7 @@ def told(monkeypatch):
 MADE = {
     "the library": lambda n: torch.zeros(n, dtype=torch.int32),
     "a list": lambda n: torch.tensor([0] * n, dtype=torch.int32),
-    "a storage": lambda n: torch.empty(0, dtype=torch.int32).set_(torch.UntypedStorage(4 * n), 0, (n,), (1,)),
+    "a storage": lambda n: torch.empty(0, dtype=torch.int32).set_(torch.UntypedStorage(4 * n).fill_(0), 0, (n,), (1,)),
     "a single number at a time": None,
 }
 
