@@ -137,7 +137,7 @@ class State:
     def __init__(self, random: bool = True) -> None:
         self.values = {name: read() for name, (read, _) in _STATE.items()}
         self.process = {name: read() for name, read in _PROCESS.items()}
-        self.environment = dict(_ENVIRONMENT)
+        self.environ, self.environment = os.environ, dict(_ENVIRONMENT)
         self.generators = _random_state() if random else None
 
     def changes(self) -> tuple[list[str], list[str]]:
@@ -165,6 +165,8 @@ class State:
             names = {os.fsdecode(n) for n in {*before, *now} if before.get(n) != now.get(n)}
             if names := names - SET_BY_TORCH:
                 consumed.append(f"environment variables {', '.join(sorted(names))}")
+        if os.environ is not self.environ:
+            consumed.append("what os.environ is")
         return settings, consumed
 
 

@@ -1,7 +1,7 @@
 """One call in the process that has the kernel: what of it is seen, and how an error is told."""
 
 import contextlib
-import os
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -75,22 +75,22 @@ class Hides(contextlib.nullcontext):
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_numbers_are_shown_when_nobody_is_asked_any_more(raises, monkeypatch):
-    """What a call has changed is told by what may be the author's: a stream, the environment, filters."""
+    """What a call has changed is told by what may be the author's: a stream, filters."""
     told = []
 
-    class Environment(dict):
-        def __ne__(self, other):
+    class Filters(list):
+        def __iter__(self):
             told.append("asked")
-            if raises:
+            if raises and len(told) > 1:
                 raise KeyError
-            return False
+            return super().__iter__()
 
     made = InProcess(Subject("softmax", torch.clone, "fn", "user@cpu", "cpu"))
     made.host = Hides(told)
-    monkeypatch.setattr(os, "environ", Environment(os.environ))
+    monkeypatch.setattr(warnings, "filters", Filters(warnings.filters))
     with pytest.raises(KeyError) if raises else contextlib.nullcontext():
         made.call({"x": X.clone()})
-    assert told == ["asked", "shown"]
+    assert told == ["asked", "asked", "shown"]  # before and after the call
 
 
 def changes(x):

@@ -256,6 +256,12 @@ def test_variables_of_the_environment(monkeypatch):
         assert state.changes() == ([], ["environment variables TOUCHSTONE_A, TOUCHSTONE_B, TOUCHSTONE_C"])
 
 
+def test_an_environment_that_is_replaced(monkeypatch):
+    before = probe.State()
+    monkeypatch.setattr(os, "environ", {})
+    assert before.changes() == ([], ["what os.environ is"])
+
+
 def test_watching_leaves_nothing_behind():
     before = list(backends.after_launch)
     with probe.Watch():
