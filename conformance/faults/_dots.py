@@ -20,7 +20,8 @@ Dot = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def without_onednn() -> Iterator[None]:
     """Within: torch's own products. oneDNN's of bfloat16, on CPUs with AMX, lets what lies behind a row of odd length
     into the result: in (65, 45) @ (45, 257) a NaN in the last row makes the row before it NaN."""
-    before, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
