@@ -32,7 +32,7 @@ contract = pointwise(
     error=_no_error,
     also=of_shapes(ANY_RANK, "a")
     | special_of_each(ANY_RANK, {"function": ("add", "mul")})
-    | {"overflowing": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")},
+    | {"overflowing_product": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")},
     exact={"integers": ["y"]},
     values={"overflowing": overflowing},
     invalid=[

@@ -279,7 +279,7 @@ print("RESULTS" + json.dumps(results))
 KERNELS = "touchstone/conformance/suite/test_kernels.py"
 JUDGE = [KERNELS, "--device=cpu", "--quick", "--op=softmax"]
 ID = "softmax-paper@cpu-plain-property-rows_sum_to_one-float16"  # one of several that begin alike
-QUICK_ID = "softmax-paper@cpu-plain-bfloat16-17x64-row_of_neg_inf-x:transposed"  # a case of no other level
+QUICK_ID = "softmax-paper@cpu-plain-bfloat16-24x24-large-x:step"  # a case of no other level
 USERS_ID = "softmax-user@cpu-fn-property-rows_sum_to_one-float16"
 DEFAULT_ID = "softmax-paper@cpu-plain-bfloat16-0x5-normal"
 RUNS = {

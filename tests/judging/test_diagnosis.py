@@ -945,7 +945,7 @@ def test_sizes_on_which_a_mutant_is_compared_once_more():
         for size in contract.sizes
         if all(size.values()) and tuple(size.items()) != case.sizes
     ]
-    assert works[0] == max(work for work in within if work <= 1e6)
+    assert works[0] == max(work for work in within if work <= 4e6)
     none = replace(contract, sizes=[dict(case.sizes)], also={})
     assert diagnosis._of_other_sizes(none, case) == []
     long, longer = (SimpleNamespace(size=dict(rows=2, cols=cols)) for cols in (300, 400))
@@ -1206,7 +1206,7 @@ def test_up_to_how_much_work_mutants_are_run(monkeypatch, work, compared):
     assert matches(lambda x: 2 * softmax(x), [same]) == ([same] if compared else [])
 
 
-@pytest.mark.parametrize(("work", "sizes"), [(1e6, 1), (1e6 + 1, 0)])
+@pytest.mark.parametrize(("work", "sizes"), [(4e6, 1), (4e6 + 1, 0)])
 def test_up_to_how_much_work_another_size_is_tried(monkeypatch, work, sizes):
     monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
     assert len(diagnosis._of_other_sizes(replace(SOFTMAX, also={}), case_of())) == sizes

@@ -622,7 +622,8 @@ def test_a_mutant_that_is_wrong_otherwise_in_a_single_case_is_not_named():
 
 
 def test_a_mutant_that_is_wrong_otherwise_in_another_size_is_not_named():
-    told = judged("reduce", middle_left_out, dtypes=["float32"])
+    # of 1025 it is the last one that is left out
+    told = judged("reduce", middle_left_out, dtypes=["float32"], where=lambda case: 1025 not in case.size.values())
     assert told and not any("1024" in each for each in told)
 
 

@@ -427,9 +427,8 @@ def test_check_says_what_comes_next(tmp_path):
     ]
     wrong = [outcome for outcome in report.outcomes if outcome.kind is Kind.CASE][3]
     wrong.status = "failed"
-    wrong.findings = check(
-        "softmax", lambda x: x * 0, device="cpu", level="quick", isolate="none", dtypes=["float32"]
-    ).findings[:1]
+    found = check("softmax", lambda x: x * 0, device="cpu", level="quick", isolate="none", dtypes=["float32"]).findings
+    wrong.findings = [finding for finding in found if finding.severity == "failure"][:1]
     assert port.advice(file, "onerow", report) == [
         f"next: see where it leaves its source: {command} --case {wrong.trial}"
     ]
@@ -451,8 +450,8 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.porting import port, trace as porttrace
 from touchstone.conformance.spec import cases as generate
 variants = {"triton": "onerow", "cupy": "warp", "numba": "warp"}
-case = next(c for c in generate.plan(registry.contract("softmax"), "quick", 0).cases
-            if c.dtype == "float32" and c.values == "normal" and c.size["rows"] > 1 and 2 <= c.size["cols"] <= 200)
+case = next(c for c in generate.plan(registry.contract("softmax"), "default", 0).cases
+            if c.dtype == "float32" and c.values == "normal" and 1 < c.size["rows"] < 99 and 2 <= c.size["cols"] <= 200)
 found = {"case": case.id, **case.size}
 for source in variants:
     for target in variants:

@@ -43,16 +43,16 @@ FORMS = HERE / "forms"
 HEAD = "honest"
 DEMANDS = ("refused", "noticed", "contained")
 NARROWED = {  # of each op: trials that take about a second
-    "softmax": ("--sizes=cols=33,129", "--dtypes=float32"),
+    "softmax": ("--sizes=cols=64,1024", "--dtypes=float32"),
     "rms_norm": ("--sizes=cols=33", "--dtypes=float32"),
-    "matmul": ("--sizes=M=5,7", "--dtypes=float32"),
+    "matmul": ("--sizes=M=33,65", "--dtypes=float32"),
     "transpose": ("--sizes=cols=33", "--dtypes=float32"),
 }
 OF_KIND = {  # of each class of candidates that takes others
     "declining": ("--timeout=10", "--dtypes=float32"),
     "sizes": ("--timeout=10",),
     "faults": (
-        "--sizes=cols=24,129",
+        "--sizes=cols=64,1024",
         "--dtypes=float32",
         "--timeout=2",
     ),  # two trials, since each that ends a process is made again
@@ -242,7 +242,7 @@ class Judge:
     def form(self, path: Path) -> Ended:
         """The end of `check --untrusted` with a file of a softmax."""
         arguments = ["check", "softmax", "--kernel={file}:softmax", "--device=cpu", "--quick", "--untrusted"]
-        arguments += ["--sizes=cols=33,129", *(["--allow-library"] if path.stem == "by_library" else [])]
+        arguments += ["--sizes=cols=64,1024", *(["--allow-library"] if path.stem == "by_library" else [])]
         return self._asked(arguments, path.read_text(), beside=path.parent.glob(f"{path.stem}.cu"))
 
     def timed(self, candidate: Candidate, seconds: float = SECONDS) -> Ended:

@@ -57,10 +57,10 @@ def test_every_layout_is_tested_here():
 def test_in_which_layouts_operands_are_tried():
     """The plainest first, which the plain cases have."""
     kinds = {
-        layouts.MATRIX: {"transposed", "sliced", "step", "offset", "broadcast", "broadcast_last"},
+        layouts.MATRIX: {"transposed", "transposed_sliced", "sliced", "step", "offset", "broadcast", "broadcast_last"},
         layouts.VECTOR: {"step", "offset", "broadcast_last"},
         layouts.PAGES: {"interleaved", "heads_inside", "offset", "step"},
-        layouts.HEADS: {"heads_inside", "transposed", "sliced", "step", "offset", "broadcast"},
+        layouts.HEADS: {"heads_inside", "transposed", "sliced", "step", "offset", "broadcast", "broadcast_second"},
         layouts.TABLE: {"transposed", "step", "sliced"},
     }
     for (first, *others), expected in kinds.items():
