@@ -37,6 +37,7 @@ from touchstone.conformance.judging.instruments import (
     READS,
     Moving,
     on_again,
+    plain,
     python_of,
 )
 
@@ -459,9 +460,7 @@ def _as_plain(tensor: Any) -> torch.Tensor | None:
     if not issubclass(type(tensor), torch.Tensor) or not _is_memory(tensor):
         return None
     with torch._C.DisableTorchFunction():
-        if _device_of(tensor).type != "cpu":
-            return None
-        return tensor if type(tensor) is torch.Tensor else _BASE.as_subclass(tensor, torch.Tensor)
+        return plain(tensor) if _device_of(tensor).type == "cpu" else None
 
 
 def _extent(tensor: torch.Tensor, whole: bool = False) -> tuple[int, int]:

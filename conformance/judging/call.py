@@ -271,14 +271,8 @@ def _with_numbers(
     j: Judgement, case: Case, got: dict[str, Any], verdicts: dict[str, compare.Verdict], found: dict[str, str]
 ) -> dict[str, str]:
     """Of outputs that are NaN for that of elements which no answer depends on: what they look like with numbers there,
-    where they are wrong then too, and that is explained. NaN hides what is done with them."""
-    hidden = [
-        name
-        for name, verdict in verdicts.items()
-        if verdict.bad is not None
-        and name not in found
-        and diagnosis.most(torch.isnan(got[name].cpu()[verdict.bad.cpu()]))
-    ]
+    where they are wrong then too, but not NaN, and that is explained. NaN hides what is done with them."""
+    hidden = [name for name, verdict in verdicts.items() if name not in found and _is_nan(got[name], verdict)]
     contract = causes.of_numbers(j.contract) if hidden else None
     values = None if contract is None else causes.on_case(j, case, contract)
     if contract is None or values is None:
@@ -289,7 +283,7 @@ def _with_numbers(
         for name in hidden
         if isinstance(values[name], torch.Tensor) and values[name].shape == got[name].shape
     }
-    wrong = {name: verdict for name, verdict in judged.items() if not verdict.ok}
+    wrong = {name: v for name, v in judged.items() if not v.ok and not _is_nan(values[name], v)}
     texts = diagnosis.diagnose(
         contract,
         case,
@@ -304,6 +298,11 @@ def _with_numbers(
         for name, text in texts.items()
         if "equals the reference" in text or "; as if" in text
     }
+
+
+def _is_nan(got: torch.Tensor, verdict: compare.Verdict) -> bool:
+    """Whether most of what is wrong of an output is NaN."""
+    return verdict.bad is not None and diagnosis.most(torch.isnan(got.cpu()[verdict.bad.cpu()]))
 
 
 def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] | None:

@@ -358,7 +358,7 @@ class Watch(TorchDispatchMode):
             self._note_written(made)
         elif not func.is_view:
             if name in COPIES:
-                made_plain, source = map(_plain, (made, args[1] if name == "copy_" else args[0]))
+                made_plain, source = map(plain, (made, args[1] if name == "copy_" else args[0]))
                 self._note_written(made_plain)
                 self.copies.append((made_plain, source))
                 name += IN_ANOTHER_ORDER if self._moving is not None and self._moving.does(*self.copies[-1]) else ""
@@ -464,7 +464,7 @@ def on_again(mode: TorchDispatchMode) -> Iterator[None]:
         TorchDispatchMode.__exit__(mode, None, None, None)
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without what its class makes of it."""
     with torch._C.DisableTorchFunction():
         return tensor if type(tensor) is torch.Tensor else torch._C.TensorBase.as_subclass(tensor, torch.Tensor)
