@@ -73,8 +73,8 @@ def as_if_square(x):
 def pitch_of_x(x):
     "rows of the output begin cols elements apart, as those of x do, and what comes later overwrites what was there"
     rows, cols = x.shape
-    y = x.new_zeros(max(cols * max(rows, cols), 1))
-    for c in range(cols):
+    y = x.new_zeros(rows * cols + rows)
+    for c in range(min(rows, cols)):  # later ones begin behind the output
         y[c * cols : c * cols + rows] = x[:, c]
     return y[: rows * cols].reshape(cols, rows).clone()
 
