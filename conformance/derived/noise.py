@@ -171,6 +171,7 @@ class Noise(Mode):
         self.scale, self.store, self.stored, self.operands = scale, store, stored, operands
         self.unit = UNIT * scale
         self.sizes = {} if sizes is None else sizes
+        self._room = KEPT - sum(t.numel() for t in self.sizes.values())
         self._sized = 0
         self.unknown: set[str] = set()
         self.picks = Picks()
@@ -214,7 +215,8 @@ class Noise(Mode):
         found = self.sizes.get(self._sized)
         if found is None or found.shape != like.shape or found.dtype != like.dtype:
             found = measured()
-            if found.numel() <= KEPT - sum(t.numel() for t in self.sizes.values()):
+            if found.numel() <= self._room:
+                self._room -= found.numel()
                 self.sizes[self._sized] = found
         return found
 
@@ -226,10 +228,14 @@ class Noise(Mode):
         if self.store is None or not is_float(values) or values.numel() == 0:
             return values
         turn = 1 + (self._chance.random() - 0.5) * 4 * EPS[self.store]
+        held = values.to(self.store).to(values.dtype)
+        if torch.equal(held, values):
+            return values
         there = (values * turn).to(self.store).to(values.dtype) / turn
-        same = values.to(self.store).to(values.dtype) == values
-        moved = torch.isfinite(there) & torch.isfinite(values) & ~same
-        return torch.where(moved, values + (there - values) * self.scale, values)
+        stays = held == values
+        if not _all_finite(there):
+            stays |= ~(torch.isfinite(there) & torch.isfinite(values))
+        return torch.where(stays, values, torch.lerp(values, there, self.scale))
 
     def keep(self, before: Any, stored: Any) -> Any:
         """`stored`, of which the value `before` is to be had where it turns out to be an output itself."""
