@@ -13,12 +13,14 @@ from touchstone.conformance.derived.forms import as_reduced, by_channels, normal
 from touchstone.conformance.derived.ops import (
     DOTS,
     EXACT,
+    SPECIAL,
     Mode,
     argument,
     float_leaves,
     in_parts,
     is_float,
     name_of,
+    tensors_of,
     words,
 )
 from touchstone.conformance.derived.rules import reduced
@@ -29,11 +31,14 @@ add sub mul div exp log sqrt rsqrt pow sigmoid tanh erf relu gelu silu mish soft
 leaky_relu elu neg abs sin cos reciprocal square maximum minimum hardswish hardsigmoid log1p expm1 addcmul rsub atan
 sinh asinh lerp softshrink selu celu xlogy log2 floor
 """)
-ROUNDING = ELEMENTWISE | DOTS | words("sum mean cumsum prod linalg_vector_norm var var_mean avg_pool2d")
-APPROXIMATED = words(
-    "exp exp2 tanh rsqrt sigmoid log erf sin cos gelu silu mish softplus pow sqrt div reciprocal elu selu"
-)
+APPROXIMATED = SPECIAL | words("gelu silu mish sqrt div reciprocal elu selu logcumsumexp")
 PRODUCTS = ("mm", "bmm", "addmm")
+PICKS = words("amax amin max min argmax argmin topk")
+POOLS = words("""
+max_pool1d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
+avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+""")
+SCANS = words("cumsum cumprod cummax cummin logcumsumexp")
 TILE = 16
 
 Alteration = Callable[[str, Any, Any, Any], Any]  # (name, op, args, kwargs) -> the wrong result, or None
@@ -136,8 +141,9 @@ def _tail(name, func, args, kwargs):
         y = x.clone()
         y.select(dim if isinstance(dim, int) else dim[-1], -1).zero_()
         return func(y, *args[1:], **kwargs)
-    if name in ("amax", "amin", "max", "min") and len(args) > 1 and not isinstance(args[1], torch.Tensor):
-        dim = args[1] if isinstance(args[1], int) else (args[1] or [-1])[-1]
+    if name in PICKS and x.ndim and (len(args) < 2 or not isinstance(args[1], torch.Tensor)):
+        dim = argument(func, "dim", args, kwargs)
+        dim = dim if isinstance(dim, int) else (dim or [-1])[-1]
         if x.shape[dim] > 1:
             y = x.clone()
             y.select(dim, -1).copy_(y.select(dim, 0))
@@ -193,9 +199,10 @@ def _tf32(name, func, args, kwargs):
 
 def _stored(dtype: torch.dtype) -> Alteration:
     def alter(name, func, args, kwargs):
-        if name not in ROUNDING:
+        if name in EXACT or func.is_view:
             return None
-        return tree_map(lambda t: _cut(t, dtype) if is_float(t) else t, func(*args, **kwargs))
+        out = func(*args, **kwargs)
+        return tree_map(lambda t: _cut(t, dtype) if is_float(t) else t, out) if float_leaves(out) else None
 
     return alter
 
@@ -248,6 +255,14 @@ def _sign(name, func, args, kwargs):
     if name in ("add", "sub") and len(args) > 1 and is_float(args[1]):
         return func(args[0], -args[1], *args[2:], **kwargs)
     return None
+
+
+@kind("of equal elements the last is picked")
+def _last_of_equal(name, func, args, kwargs):
+    dim = argument(func, "dim", args, kwargs) if name in ("argmax", "argmin") else None
+    if dim is None or not args[0].ndim:
+        return None
+    return args[0].shape[dim] - 1 - func(args[0].flip(dim), *args[1:], **kwargs)
 
 
 @kind("the variance is computed in one pass, E[x^2] - E[x]^2")
@@ -322,10 +337,11 @@ def _first_element(name, func, args, kwargs):
 
 @kind("a window or a scan is one short")
 def _window(name, func, args, kwargs):
-    if name in ("max_pool2d_with_indices", "avg_pool2d") and args[1][0] > 1:
+    if name in POOLS:
         return func(torch.roll(args[0], 1, -1), *args[1:], **kwargs)
-    if name in ("cumsum", "cumprod") and args[0].ndim and args[0].shape[args[1]] > 1:
+    if name in SCANS and args[0].ndim and args[0].shape[args[1]] > 1:
         out = func(*args, **kwargs)
-        out.select(args[1], -1).copy_(out.select(args[1], -2).clone())
+        for t in tensors_of(out):
+            t.select(args[1], -1).copy_(t.select(args[1], -2).clone())
         return out
     return None

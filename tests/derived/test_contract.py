@@ -676,6 +676,27 @@ def test_right_forms_pass_and_mutants_do_not():
     assert killed >= 0.97 * real, survivors
 
 
+WRONG = {  # an op by itself -> how many wrong versions of it there are
+    "argmax": (lambda x: x.argmax(-1), 2),
+    "topk": (lambda x: torch.topk(x, 3), 1),
+    "cummax": (lambda x: torch.cummax(x, 1), 1),
+    "logcumsumexp": (lambda x: torch.logcumsumexp(x, 1), 4),
+    "max_pool": (lambda x: F.max_pool1d(x, 4, 2, 2, 3, return_indices=True), 1),
+    "average_pool": (lambda x: F.avg_pool1d(x, 5), 3),
+    "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), 4),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_op_by_itself_has_wrong_versions_and_they_are_rejected(name):
+    function, count = WRONG[name]
+    contract = derive(function, drawn((12, 40)), dtypes=["float32"])
+    contract.name = name
+    strength = selftest.examine(contract).strength
+    assert strength.real >= count
+    assert strength.killed == strength.real, strength.survivors
+
+
 def test_what_a_contract_is_made_of_is_kept_as_text_and_a_reference_in_memory_is_not():
     """bfloat16, integers, numbers and infinity come back as they were; a closure is named when it is needed."""
     scale, table = 2.0, torch.arange(12) % 5
