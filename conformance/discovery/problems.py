@@ -24,6 +24,7 @@ from touchstone.conformance.discovery import importing
 
 LEAST = 9  # a smaller number is no size worth making smaller
 LARGEST = 60000  # elements of an input, a parameter or an output
+SKETCHED = 10 * LARGEST  # what has more is not run to look whether it does
 # what sizes are changed to in turn, powers of two and others: as large as LARGEST allows, so that they tell axes apart
 SMALLER = (((16, 32, 64), (24, 36, 48)), ((8, 16, 24), (12, 20, 28)), ((4, 8, 12), (6, 10, 14)), ((2, 4, 8), (3, 5, 7)))
 ODD = (37, None, 1)  # what a single size is changed to; None: it is larger by 1
@@ -41,6 +42,8 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
     sizes = sorted(set(_numbers(tree)))
     larger: list[tuple[tuple[float, int], Mapping[int, int]]] = []
     for change in _changes(sizes):
+        if len(change) < len(sizes) and any(most <= SKETCHED for (most, _), _ in larger):
+            continue  # it runs with all sizes smaller, and one that stays makes nothing smaller
         try:
             model, inputs, most = _built(tree, path, change)
         except Exception:
@@ -159,7 +162,7 @@ def _built(
     """The model, its inputs, and the elements of the largest tensor. What is far too large is run, and has values, only
     if `run`."""
     names = _executed(tree, path, change)
-    if not run and (sketch := _sketched(names)) is not None and sketch[2] > 10 * LARGEST:
+    if not run and (sketch := _sketched(names)) is not None and sketch[2] > SKETCHED:
         return sketch
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -202,7 +205,7 @@ def _ops(model: torch.nn.Module, inputs: Sequence[Any]) -> int:
     """The ops of one run, of which a recurrent network has some for each step; 0 where they cannot be counted. Far too
     many are counted no further."""
     state = modules.state_of(model)
-    mode = Parts(10 * LARGEST // OP)
+    mode = Parts(SKETCHED // OP)
     try:
         sample(modules.as_function(model, len(inputs), list(state)), [*inputs, *state.values()], mode)
     except OverflowError:

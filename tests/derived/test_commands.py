@@ -180,11 +180,20 @@ def get_init_inputs():
 
 
 @pytest.mark.level("default")
-def test_a_recurrent_problem_gets_few_steps(folder):
-    """Each step costs as much time as many elements do: where no size is small enough, the one of fewest steps is."""
+def test_a_recurrent_problem_gets_few_steps(folder, monkeypatch):
+    """Each step costs as much time as many elements do: where no size is small enough, the one of fewest steps is. It
+    is not built with single sizes as they were then, which can be no smaller."""
     (folder / "recurrent.py").write_text("import torch\nimport torch.nn as nn\n" + RECURRENT)
+    changes, build = [], problems._built
+
+    def built(tree, path, change, run=False):
+        changes.append(change)
+        return build(tree, path, change, run)
+
+    monkeypatch.setattr(problems, "_built", built)
     _, (x,) = problems.small(folder / "recurrent.py")
     assert len(x) <= 16
+    assert {len(change) for change in changes} == {3}
 
 
 DERIVING = """
