@@ -53,7 +53,8 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
         larger.append(((most, sum(t.numel() for t in inputs if isinstance(t, torch.Tensor))), change))
     else:
         larger.sort(key=lambda each: each[0])
-        change = next((change for _, change in larger if _goes_together(tree, path, change)), {})
+        did = (change for (most, _), change in larger if most <= SKETCHED or _goes_together(tree, path, change))
+        change = next(did, {})
         try:
             model, inputs, _ = _built(tree, path, change, run=True)
         except Exception as error:

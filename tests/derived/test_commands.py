@@ -182,7 +182,7 @@ def get_init_inputs():
 @pytest.mark.level("default")
 def test_a_recurrent_problem_gets_few_steps(folder, monkeypatch):
     """Each step costs as much time as many elements do: where no size is small enough, the one of fewest steps is. It
-    is not built with single sizes as they were then, which can be no smaller."""
+    is not built with single sizes as they were then, which can be no smaller, and what has run is not sketched."""
     (folder / "recurrent.py").write_text("import torch\nimport torch.nn as nn\n" + RECURRENT)
     changes, build = [], problems._built
 
@@ -191,6 +191,7 @@ def test_a_recurrent_problem_gets_few_steps(folder, monkeypatch):
         return build(tree, path, change, run)
 
     monkeypatch.setattr(problems, "_built", built)
+    monkeypatch.setattr(problems, "_goes_together", None)
     _, (x,) = problems.small(folder / "recurrent.py")
     assert len(x) <= 16
     assert {len(change) for change in changes} == {3}
