@@ -25,6 +25,7 @@ from touchstone.conformance.derived.ops import (
 )
 from touchstone.conformance.derived.rules import reduced
 from touchstone.conformance.derived.samples import cast
+from touchstone.conformance.spec.onednn import without_onednn
 
 ELEMENTWISE = words("""
 add sub mul div exp log sqrt rsqrt pow sigmoid tanh erf relu gelu silu mish softplus clamp clamp_min clamp_max hardtanh
@@ -106,7 +107,7 @@ class Altered(Mode):
 def mutants_of(function: Callable[..., Any], values: Sequence[Any]) -> list[Mutant]:
     """Every mutant of `function`, as it runs on these values."""
     mode = Altered()
-    with torch.no_grad(), mode:
+    with torch.no_grad(), without_onednn(), mode:
         function(*cast(values, torch.float32))
     return mode.found
 

@@ -1,6 +1,7 @@
 """A derived contract judged: right forms of the reference must pass it, and mutants of the reference must not."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from touchstone.conformance.spec.budget import Expected, budget
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.compare import compare
 from touchstone.conformance.spec.contract import Case
+from touchstone.conformance.spec.onednn import without_onednn
 
 MUTANTS = 24  # of a function, as different in kind as they come
 NARROW_FAMILIES = 2  # of a 16-bit dtype; in float32 all are tried
@@ -91,7 +93,7 @@ def examine(contract: DerivedContract, mutants: int = MUTANTS) -> SelfTest:
 
 def as_form(contract: DerivedContract, one: Tried, kind: str) -> list[torch.Tensor]:
     """The outputs of a right form of the reference, computed in float32."""
-    with torch.no_grad(), Form(kind):
+    with torch.no_grad(), nullcontext() if kind == "eager" else without_onednn(), Form(kind):
         return tensors_of(contract.function(*cast(one.values, torch.float32)))
 
 
@@ -111,7 +113,7 @@ def is_rejected(contract: DerivedContract, mutant: Mutant, tried: Sequence[Tried
     real = ALWAYS_WRONG in mutant.kind
     for one in tried:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), without_onednn():
                 with Altered(mutant):
                     got = tensors_of(contract.function(*cast(one.values, torch.float32)))
                 with Altered(mutant):

@@ -3,8 +3,7 @@
 Each `dot(a, b)` takes (..., I, K) and (..., K, J) of any floating dtype and returns (..., I, J) in float32.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -14,18 +13,6 @@ from touchstone.conformance.faults import ALL, plant
 
 TILE = 32
 Dot = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@contextlib.contextmanager
-def without_onednn() -> Iterator[None]:
-    """Within: torch's own products. oneDNN's of bfloat16, on CPUs with AMX, lets what lies behind a row of odd length
-    into the result: in (65, 45) @ (45, 257) a NaN in the last row makes the row before it NaN."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
 
 
 def tiles(length: int, tile: int = TILE) -> list[slice]:

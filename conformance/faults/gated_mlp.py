@@ -6,6 +6,7 @@ import torch
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
 from touchstone.conformance.faults import known_good, mutant
+from touchstone.conformance.spec.onednn import without_onednn
 
 
 @known_good
@@ -54,7 +55,7 @@ def packed_weights(x, w_gate, w_up, w_down, *, activation="silu"):
 
 
 @known_good
-@dots.without_onednn()
+@without_onednn()
 def library(x, w_gate, w_up, w_down, *, activation="silu"):
     "torch's products and activations in the operands' own dtype"
     h = acts.activate(x @ w_gate, activation) * (x @ w_up)

@@ -4,6 +4,7 @@ import torch
 
 from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.spec.onednn import without_onednn
 
 
 @known_good
@@ -13,7 +14,7 @@ def float32_product(a, b, *, dot=dots.plain):
 
 
 @known_good
-@dots.without_onednn()
+@without_onednn()
 def library(a, b):
     "torch.matmul in the operands' own dtype"
     return torch.matmul(a, b)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _activations as acts
 from touchstone.conformance.faults import _dots as dots
+from touchstone.conformance.spec.onednn import without_onednn
 
 
 @known_good
@@ -40,7 +41,7 @@ def hidden_tiles(x, w1, b1, w2, b2, *, activation="gelu", tile=24):
 
 
 @known_good
-@dots.without_onednn()
+@without_onednn()
 def library(x, w1, b1, w2, b2, *, activation="gelu"):
     "F.linear and torch's activations in the operands' own dtype"
     h = acts.activate(F.linear(x, w1.t(), b1), activation)

@@ -697,6 +697,19 @@ def test_an_op_by_itself_has_wrong_versions_and_they_are_rejected(name):
     assert strength.killed == strength.real, strength.survivors
 
 
+def test_each_step_of_an_lstm_has_wrong_versions_and_other_forms():
+    torch.manual_seed(0)
+    contract = derive(torch.nn.LSTM(3, 4), drawn((5, 2, 3)), dtypes=["float32"])
+    contract.name = "lstm"
+    found = selftest.examine(contract)
+    assert not found.accused
+    assert found.strength.real >= 12
+    assert found.strength.killed == found.strength.real, found.strength.survivors
+    first = next(selftest.tried_cases(contract))
+    eager, other = (selftest.as_form(contract, first, kind)[0] for kind in ("eager", "forms"))
+    assert not torch.equal(eager, other)
+
+
 def test_what_a_contract_is_made_of_is_kept_as_text_and_a_reference_in_memory_is_not():
     """bfloat16, integers, numbers and infinity come back as they were; a closure is named when it is needed."""
     scale, table = 2.0, torch.arange(12) % 5
