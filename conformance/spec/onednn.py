@@ -11,9 +11,9 @@ def without_onednn() -> Iterator[None]:
     """Within: torch's own products, and an LSTM op by op. oneDNN computes all steps of one in one op; and its products
     of bfloat16, on CPUs with AMX, let what lies behind a row of odd length into the result: in (65, 45) @ (45, 257) a
     NaN in the last row makes the row before it NaN."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.enabled is read only once torch.testing is imported
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        torch._C._set_mkldnn_enabled(before)

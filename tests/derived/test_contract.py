@@ -16,6 +16,7 @@ from touchstone.conformance.findings import kept
 from touchstone.conformance.findings.replay import replay
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.compare import compare
+from touchstone.conformance.spec.onednn import without_onednn
 
 QUICK = {"device": "cpu", "level": "quick"}
 
@@ -708,6 +709,17 @@ def test_each_step_of_an_lstm_has_wrong_versions_and_other_forms():
     first = next(selftest.tried_cases(contract))
     eager, other = (selftest.as_form(contract, first, kind)[0] for kind in ("eager", "forms"))
     assert not torch.equal(eager, other)
+
+
+def test_onednn_is_left_out_where_flags_are_frozen_too(monkeypatch):
+    """As torch.testing freezes them when it is imported."""
+    names = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(names, "__allow_nonbracketed_mutation_flag", False)
+    with pytest.raises(RuntimeError, match="not allowed"):
+        torch.backends.mkldnn.enabled = True
+    with without_onednn():
+        assert not torch.backends.mkldnn.enabled
+    assert torch.backends.mkldnn.enabled
 
 
 def test_what_a_contract_is_made_of_is_kept_as_text_and_a_reference_in_memory_is_not():
