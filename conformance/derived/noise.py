@@ -281,7 +281,7 @@ class Noise(Mode):
         if func.is_view:
             return func(*args, **kwargs)
         if name in ops.EXACT and name not in rules.RULES:
-            return self._exact(func, args, kwargs)
+            return self.exact(func, args, kwargs)
         made = rules.RULES[name](self, func, args, kwargs) if name in rules.RULES else NotImplemented
         if made is NotImplemented:
             made = ops.in_parts(self, func, args, kwargs)
@@ -293,7 +293,7 @@ class Noise(Mode):
             self.unknown.add(str(func))
         return made
 
-    def _exact(self, func, args, kwargs):
+    def exact(self, func, args, kwargs):
         """Nothing is rounded; what is made of a stored intermediate alone is the same of the value before."""
         out = func(*args, **kwargs)
         self.picks.note(func, name_of(func), args, kwargs, out)

@@ -201,6 +201,18 @@ def _interpolated(noise, func, args, kwargs):
     return noise.spoil(out, size=2 * axis * most.expand(out.shape))
 
 
+@rule("round", "round_")
+def _round(noise, func, args, kwargs):
+    """To decimals: a product, the nearest whole number, and a quotient, which are rounded. Else nothing is."""
+    x, decimals = args[0], argument(func, "decimals", args, kwargs, 0)
+    if not decimals or not is_float(x):
+        return noise.exact(func, args, kwargs)
+    scale = 10.0 ** abs(decimals)
+    with noise:
+        out = torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
+    return x.copy_(out) if func._schema.is_mutable else out
+
+
 @rule("linalg_vector_norm", "norm", "frobenius_norm")
 def _norm(noise, func, args, kwargs):
     out = func(noise.spoil(args[0]), *args[1:], **kwargs)

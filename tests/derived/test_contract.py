@@ -711,6 +711,16 @@ def test_each_step_of_an_lstm_has_wrong_versions_and_other_forms():
     assert not torch.equal(eager, other)
 
 
+@pytest.mark.parametrize("decimals", [3, -1, 0])
+def test_rounding_to_decimals_is_not_exact(decimals):
+    contract = derive(lambda x: torch.round(x, decimals=decimals), drawn((12, 40)))
+    contract.name = "rounded"
+    assert not selftest.examine(contract, 0).accused
+    inputs, found = expected_of(contract, family="large")
+    written = inputs.exact["x"].float().round_(decimals=decimals)
+    assert compare(written, found["y"], torch.float32).ok
+
+
 def test_onednn_is_left_out_where_flags_are_frozen_too(monkeypatch):
     """As torch.testing freezes them when it is imported."""
     names = torch.backends.flags_frozen.__globals__
