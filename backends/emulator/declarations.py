@@ -56,7 +56,7 @@ _NAMESPACES = {
 
 
 class Token(NamedTuple):
-    kind: str  # "line" is a directive
+    kind: str  # "text", "char", "number", "word", "sign"
     text: str
     start: int
     end: int
@@ -117,25 +117,21 @@ class Text:
         """`foreign`: folders whose files are no part of the text."""
         self.text = text
         self._marks: list[tuple[int, str, int]] = [(0, "", 1)]  # offset, file, line
-        self.tokens: list[Token] = []
+        self.code: list[Token] = []
         outside = False
         for match in _TOKEN.finditer(text):
-            kind = match.lastgroup or ""
-            if kind == "line":
-                marker = _MARKER.match(match.group())
-                if marker:
-                    line, file, flags = int(marker.group(1)), marker.group(2), marker.group(3).split()
-                    outside = "3" in flags or file.startswith(("<", *foreign))
-                    self._marks.append((match.end() + 1, file, line))
-                elif outside or "pch_preprocess" in match.group():
-                    continue
-            if not outside:
-                self.tokens.append(Token(kind, match.group(), match.start(), match.end()))
+            if marker := _MARKER.match(match.group()):
+                line, file, flags = int(marker.group(1)), marker.group(2), marker.group(3).split()
+                outside = "3" in flags or file.startswith(("<", *foreign))
+                self._marks.append((match.end() + 1, file, line))
+            elif match.lastgroup != "line" and not outside:
+                self.code.append(Token(str(match.lastgroup), match.group(), match.start(), match.end()))
         self._offsets = [offset for offset, _, _ in self._marks]
-        self.code = [t for t in self.tokens if t.kind != "line"]
+        self._size = len(self.code)
+        self.code += [Token("sign", ";", len(text), len(text))] * 3  # what follows a token is there to be looked at
         self._ends = self._brackets()
         self._begins = {end: begin for begin, end in self._ends.items()}
-        self.declarations = list(self._scope(0, len(self.code), ()))
+        self.declarations = list(self._scope(0, self._size, ()))
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and line."""
@@ -143,7 +139,7 @@ class Text:
         return file, line + self.text.count("\n", mark, offset)
 
     def _brackets(self) -> dict[int, int]:
-        """Of each opening bracket the token that closes it."""
+        """Of each opening bracket the token that closes it; the one after the last where none does."""
         ends: dict[int, int] = {}
         open_: list[int] = []
         for at, token in enumerate(self.code):
@@ -154,29 +150,20 @@ class Text:
                     open_.pop()
                 if open_:
                     ends[open_.pop()] = at
-        for at in open_:
-            ends[at] = len(self.code) - 1
-        return ends
+        return ends | dict.fromkeys(open_, self._size)
 
     def _angles(self, at: int) -> int:
         """The token that closes `<` at `at`; the last of the statement where none does."""
         depth = 0
-        while at < len(self.code):
-            text = self.code[at].text
-            if text in _PAIRS:
-                at = self._ends[at]
-            elif text == "<":
-                depth += 1
-            elif text == "<<<":
-                depth += 3
+        while (text := self.code[at].text) != ";":
+            if text in ("<", "<<<"):
+                depth += len(text)
             elif text in (">", ">>>"):
                 depth -= len(text)
                 if depth <= 0:
                     return at
-            elif text == ";":
-                return at - 1
-            at += 1
-        return len(self.code) - 1
+            at = self._ends.get(at, at) + 1
+        return at - 1
 
     def _scope(self, at: int, end: int, scopes: tuple[str, ...]) -> Iterator[Declaration]:
         code = self.code
@@ -185,34 +172,31 @@ class Text:
             if text in (";", "}", ")"):
                 at += 1
                 continue
-            if text == "[" and at + 1 < end and code[at + 1].text == "[":
+            if text == "[":  # an attribute
                 at = self._ends[at] + 1
                 continue
-            if at + 2 < end and code[at + 1].kind == "text" and code[at + 2].text == "{":  # extern "C"
+            if code[at + 1].kind == "text" and code[at + 2].text == "{":  # extern "C"
                 yield from self._scope(at + 3, self._ends[at + 2], scopes)
-                at = self._ends[at + 2] + 1
+                at = self._ends[at + 2]
                 continue
             head = at + (text == "inline")
             if code[head].text == "namespace":
                 last = head + 1
                 names: list[str] = []
                 while code[last].text not in ("{", ";", "="):
-                    if code[last].text == "[" or code[last].text in _WITH_BRACKETS:
-                        last += code[last].text != "["
-                        last = self._ends.get(last, last)
-                    elif code[last].kind == "word" and code[last].text != "inline":
+                    if code[last].kind == "word" and code[last].text not in ("inline", *_WITH_BRACKETS):
                         names.append(code[last].text)
-                    last += 1
+                    last = self._ends.get(last, last) + 1
                 if code[last].text == "{":
                     if text == "inline":
                         names = [f"inline {name}" for name in names]
                     yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])))
-                    at = self._ends[last] + 1
+                    at = self._ends[last]
                     continue
                 while code[last].text != ";":
                     last += 1
                 yield Declaration(at, last, frozenset(names), "using", True, scopes)
-                at = last + 1
+                at = last
                 continue
             declaration = self._declaration(at, end, scopes)
             yield declaration
@@ -221,65 +205,45 @@ class Text:
     def _declaration(self, at: int, end: int, scopes: tuple[str, ...]) -> Declaration:
         code = self.code
         first, template = at, False
-        while at + 1 < end and code[at].text == "template" and code[at + 1].text == "<":
+        while code[at].text == "template" and code[at + 1].text == "<":
             template = True
             at = self._angles(at + 1) + 1
-            if at < end and code[at].text == "requires":
-                while at < end and code[at].text not in (*_QUALIFIERS, *_TAGS, "void", "auto"):
-                    at = self._ends.get(at, at) + 1
-        if at < end and code[at].text == "template":  # an explicit instantiation
-            while at < end and code[at].text != ";":
-                at = self._ends.get(at, at) + 1
-            return Declaration(first, min(at, end - 1), frozenset(), "instance", False, scopes)
-        begin = min(at, end - 1)
+            if code[at].text == "requires":
+                begins = {*_QUALIFIERS, *_TAGS, "void", "auto"}
+                at = next((i for i in self._top(at, end) if code[i].text in begins), end)
+        if code[at].text == "template":  # an explicit instantiation
+            last = next((i for i in self._top(at, end) if code[i].text == ";"), end - 1)
+            return Declaration(first, last, frozenset(), "instance", False, scopes)
+        begin = at
         words: set[str] = set()  # at depth 0
-        last_word, parameters, equals, tag, body = "", -1, False, -1, -1
-        while at < end:
-            token = code[at]
-            text = token.text
-            if text == ";":
-                break
-            if token.kind == "word":
-                if text in _WITH_BRACKETS and at + 1 < end and code[at + 1].text == "(":
-                    at = self._ends[at + 1] + 1
-                    continue
+        # the word before the first of `(` and `=` outside other brackets, which of them it is, and where
+        name, opens, head, tag, body = "", "", -1, -1, 0
+        while at < end and code[at].text != ";":
+            kind, text = code[at].kind, code[at].text
+            if text in _WITH_BRACKETS and code[at + 1].text == "(":
+                at = self._ends[at + 1] + 1
+                continue
+            if kind == "word":
                 if text in _TAGS and all(code[i].text in _QUALIFIERS for i in range(begin, at)):
                     tag = at
                 words.add(text)
+                name = name if opens else text
                 if text == "operator":
-                    last_word = text
-                    while at < end and code[at].text != "(":  # the sign, or the type converted to
+                    while code[at].text not in ("(", ";"):  # the sign, or the type converted to
                         at += 1
                     continue
-                if parameters < 0:
-                    last_word = text
-            elif text == "=" and parameters < 0:
-                equals = True
-            elif text == "(":
-                if parameters < 0 and not equals:
-                    parameters = at
-                at = self._ends[at]
-            elif text == "[":
-                at = self._ends[at]
-            elif text == "<" and parameters < 0 and not equals and at > begin and code[at - 1].kind == "word":
+            elif text in ("(", "=") and not opens:
+                opens, head = text, at
+            elif text == "<" and not opens and code[at - 1].kind == "word":
                 at = self._angles(at)
             elif text == "{":
-                close = self._ends[at]
-                if tag >= 0 and parameters < 0:
-                    body = body if body >= 0 else at
-                    at = close
-                elif parameters >= 0 and not equals:
-                    if self._initialises(parameters, at):
-                        at = close
-                    else:
-                        tag, body, at = -1, at, close  # a function, whatever it gives
-                        break
-                else:
-                    at = close
-            at += 1
+                if opens == "(" and not self._initialises(head, at):  # a function, whatever it gives
+                    tag, body, at = -1, at, self._ends[at]
+                    break
+                body = body or at
+            at = self._ends.get(at, at) + 1
         last = min(at, end - 1)
-        device = bool(words & _DEVICE) or bool(words & {"constexpr", "consteval"})
-        if tag >= 0 and (body >= 0 or parameters < 0):
+        if tag >= 0 and (body or opens != "("):
             return self._type(first, last, tag, body, scopes, template)
         if code[begin].text == "using":
             return self._using(first, begin, last, scopes)
@@ -288,48 +252,46 @@ class Text:
         if code[begin].text == "static_assert":
             return Declaration(first, last, frozenset(), "assertion", False, scopes)
         if code[begin].text == "typedef":
-            names = {t.text for i, t in enumerate(code[begin:last]) if t.kind == "word" and self._declares(begin + i)}
-            names -= _BUILT_IN
-            return Declaration(first, last, frozenset(names), "type", True, scopes)
-        if parameters >= 0 and not equals:
-            names = {last_word}
-            name_at = parameters - 1
-            while name_at - 2 > begin and code[name_at - 1].text == "::" and code[name_at - 2].kind == "word":
+            return Declaration(first, last, self._declared(begin, last), "type", True, scopes)
+        if opens == "(":
+            names, name_at = {name}, head - 1
+            while code[name_at - 1].text == "::" and code[name_at - 2].kind == "word":
                 name_at -= 2
                 names.add(code[name_at].text)
             kernel = None
-            if "__global__" in words and body >= 0:
-                kernel = self._kernel(last_word, parameters, first, scopes, template)
-            is_device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
-            return Declaration(first, last, frozenset(names), "function", is_device, scopes, kernel, template)
-        names = {
-            t.text
-            for i, t in enumerate(code[begin:last])
-            if t.kind == "word" and t.text not in _QUALIFIERS and self._declares(begin + i)
-        }
-        const = "const" in words and not words & {"string", "vector", "map"} and "char" not in words
-        return Declaration(first, last, frozenset(names), "variable", device or const, scopes, None, template)
+            if "__global__" in words and body:
+                kernel = self._kernel(name, head, first, scopes, template)
+            device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
+            return Declaration(first, last, frozenset(names), "function", device, scopes, kernel, template)
+        device = bool(words & {"constexpr", "consteval", *_DEVICE})
+        device |= "const" in words and not words & {"char", "string", "vector", "map"}
+        return Declaration(first, last, self._declared(begin, last), "variable", device, scopes, None, template)
+
+    def _declared(self, begin: int, last: int) -> frozenset[str]:
+        """The words of a declaration that may be the names it gives."""
+        words = {t.text for i, t in enumerate(self.code[begin:last], begin) if t.kind == "word" and self._declares(i)}
+        return frozenset(words - _QUALIFIERS - _BUILT_IN)
+
+    def _top(self, at: int, end: int) -> Iterator[int]:
+        """The tokens from `at` to `end` but those within brackets."""
+        while at < end:
+            yield at
+            at = self._ends.get(at, at) + 1
 
     def _declares(self, at: int) -> bool:
-        following = self.code[at + 1].text if at + 1 < len(self.code) else ";"
-        return following in (";", "=", "[", ",", "{", "(", ")")
+        return self.code[at + 1].text in (";", "=", "[", ",", "{", "(", ")")
 
     def _initialises(self, parameters: int, at: int) -> bool:
         """Whether `{` at `at` belongs to a constructor's `: member{...}`."""
-        before = self._ends[parameters] + 1
-        while before < at and self.code[before].text != ":":
-            before = self._ends.get(before, before) + 1
-        if before >= at:
-            return False
-        previous = self.code[at - 1]
-        return previous.kind == "word" or previous.text == ">"
+        colon = any(self.code[i].text == ":" for i in self._top(parameters, at))
+        return colon and (self.code[at - 1].kind == "word" or self.code[at - 1].text == ">")
 
     def _type(self, first: int, last: int, tag: int, body: int, scopes: tuple[str, ...], template: bool) -> Declaration:
         code = self.code
         names: set[str] = set()
         head = tag + 1
-        while head < last and code[head].text not in ("{", ":", ";"):
-            if code[head].kind == "word" and code[head].text in _WITH_BRACKETS and code[head + 1].text == "(":
+        while code[head].text not in ("{", ":", ";"):
+            if code[head].text in _WITH_BRACKETS and code[head + 1].text == "(":
                 head = self._ends[head + 1] + 1
                 continue
             if code[head].text == "<":
@@ -337,7 +299,7 @@ class Text:
             elif code[head].kind == "word" and code[head].text not in ("class", "struct", "final"):
                 names.add(code[head].text)
             head = self._ends.get(head, head) + 1
-        if body >= 0:
+        if body:
             tail = self._ends[body] + 1
             names |= {t.text for t in code[tail:last] if t.kind == "word"}
             if code[tag].text == "enum":
@@ -346,20 +308,18 @@ class Text:
 
     def _using(self, first: int, begin: int, last: int, scopes: tuple[str, ...]) -> Declaration:
         words = [t.text for t in self.code[begin + 1 : last] if t.kind == "word"]
-        if words and words[0] == "namespace":
+        if words[:1] == ["namespace"]:
             return Declaration(first, last, frozenset(words[1:]), "using", True, scopes)
         if any(t.text == "=" for t in self.code[begin:last]):
             return Declaration(first, last, frozenset(words[:1]), "type", True, scopes)
-        known = bool(words) and words[0] in _NAMESPACES
+        known = not _NAMESPACES.isdisjoint(words[:1])
         return Declaration(first, last, frozenset(words[-1:]), "type" if known else "using", True, scopes)
 
     def _kernel(self, name: str, parameters: int, first: int, scopes: tuple[str, ...], template: bool) -> Kernel:
         names, types = [], []
         for start, end in self.split(parameters + 1, self._ends[parameters]):
-            stop = start
-            while stop < end and self.code[stop].text != "=":
-                stop = self._ends.get(stop, stop) + 1
-            part = self.code[start : min(stop, end)]
+            stop = next((i for i in self._top(start, end) if self.code[i].text == "="), end)
+            part = self.code[start:stop]
             at = next((i for i, t in enumerate(part) if t.text == "["), len(part)) - 1
             named = at > 0 and part[at].kind == "word"
             names.append(part[at].text if named else "")
@@ -401,9 +361,9 @@ class Text:
         """Every `<<<` in the text."""
         found = []
         for at, token in enumerate(self.code):
-            if token.text != "<<<" or not at:
+            if token.text != "<<<":
                 continue
-            begin, last = self._launched(at, 0)
+            begin, last = self._launched(at)
             if begin > last:
                 continue
             name = "".join(t.text for t in self.code[begin : last + 1])
@@ -413,13 +373,12 @@ class Text:
             found.append(Launch(name, arguments, words, *self.place(token.start)))
         return found
 
-    def _launched(self, at: int, first: int) -> tuple[int, int]:
-        """The first and the last token of the kernel's name before the `<<<` at `at`, none before token `first`; no
-        token where there is no name."""
+    def _launched(self, at: int) -> tuple[int, int]:
+        """The first and the last token of the kernel's name before the `<<<` at `at`; no token where there is none."""
         last = at - 1
         if self.code[last].text in (">", ">>>"):
             depth = 0
-            while last >= first:
+            while True:
                 last = self._begins.get(last, last)
                 text = self.code[last].text
                 depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(text, 0)
@@ -428,24 +387,24 @@ class Text:
                     break
                 if text in (";", "{"):
                     return at, last
-        if last < first or self.code[last].kind != "word":
+        if self.code[last].kind != "word":
             return at, last
         begin = last
-        while begin - 2 >= first and self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
+        while self.code[begin - 1].text == "::" and self.code[begin - 2].kind == "word":
             begin -= 2
         return begin, last
 
-    def _resolved(self, inside: Sequence[Token], at: int, depth: int = 0) -> str:
+    def _resolved(self, inside: Sequence[Token], at: int) -> str:
         """The text of tokens, with what the function around token `at` calls its constants and types in their place."""
         out, before = "", None
         for token in inside:
-            known = self._constant(token.text, at) if token.kind == "word" and depth < 8 else None
+            known = self._constant(token.text, at) if token.kind == "word" else None
             if before and before.end < token.start:
                 out += " "
             if known is None:
                 out += token.text
             else:
-                out += self._resolved(self.code[known[0] : known[1]], known[0] - 2, depth + 1)
+                out += self._resolved(self.code[known[0] : known[1]], known[0] - 2)
             before = token
         return " ".join(out.split())
 
@@ -459,7 +418,7 @@ class Text:
             if self.code[here].text != word or following not in ("=", "{") or self.code[here + 2].text == "=":
                 continue
             begin = here
-            while begin > first and self.code[begin - 1].text not in (";", "{", "}"):
+            while self.code[begin - 1].text not in (";", "{", "}"):
                 begin -= 1
             if self.code[begin].text not in ("const", "constexpr", "static", "using"):
                 return None
@@ -484,11 +443,7 @@ class Text:
                 waiting.append(number)
 
         for number, declaration in enumerate(self.declarations):
-            if declaration.kind == "function" and not declaration.device:
-                continue
-            if declaration.kind in ("instance", "assertion") or not declaration.device:
-                continue
-            if declaration.kind == "using":
+            if not declaration.device or declaration.kind == "using":
                 continue
             for name in declaration.names:
                 by_name.setdefault(name, []).append(number)
@@ -511,9 +466,7 @@ class Text:
         for number, declaration in enumerate(self.declarations):
             if declaration.kind == "using":
                 words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
-                alias = words[:1] == ["namespace"] and "=" in (
-                    t.text for t in self.code[declaration.first : declaration.last]
-                )
+                alias = words[:1] == ["namespace"]
                 known = words[2:] if alias else words[1 + (words[:2] == ["using", "namespace"]) :]
                 if known and set(known) <= namespaces:
                     keep.add(number)
@@ -544,26 +497,26 @@ class Text:
     def fields(self, name: str, types: dict[str, Declaration]) -> list[str]:
         """The data members of the structure `name`, its bases' first, those of a structure within it as "inner.x"; of a
         union that has no name the first of its members. Empty where not all are known."""
-        return self._fields(name, types, 0) or []
+        return self._fields(name, types) or []
 
-    def _fields(self, name: str, types: dict[str, Declaration], depth: int) -> list[str] | None:
-        """None where not all are known."""
-        declaration = types.get(name)
-        tag, body = self._body(declaration) if declaration else (-1, -1)
-        if body < 0 or depth > 4 or self.code[tag].text in ("enum", "union"):
+    def _fields(self, name: str, types: dict[str, Declaration]) -> list[str] | None:
+        """None where not all are known, as those of a structure within itself are not."""
+        tag, body = self._body(types[name]) if name in types else (0, 0)
+        if not body or self.code[tag].text in ("enum", "union"):
             return None
+        types = {other: declaration for other, declaration in types.items() if other != name}
         out: list[str] = []
         for base in self._bases(tag, body):
-            if (inner := self._fields(base, types, depth + 1)) is None:
+            if (inner := self._fields(base, types)) is None:
                 return None
             out += inner
-        return out + self._fields_in(body, types, depth)
+        return out + self._fields_in(body, types)
 
     def _body(self, declaration: Declaration) -> tuple[int, int]:
-        """Where a type's tag is, and the brace of its body; -1 for what is not there."""
-        places = range(declaration.first, declaration.last)
-        tag = next((i for i in places if self.code[i].text in _TAGS), -1)
-        return tag, next((i for i in places if tag >= 0 and i > tag and self.code[i].text == "{"), -1)
+        """Where a type's tag is, and the brace of its body: 0 where there is none."""
+        last = declaration.last
+        tag = next((i for i in range(declaration.first, last) if self.code[i].text in _TAGS), last)
+        return tag, next((i for i in range(tag, last) if self.code[i].text == "{"), 0)
 
     def _bases(self, tag: int, body: int) -> Iterator[str]:
         """The names of the classes between the colon after a tag and its body."""
@@ -584,28 +537,29 @@ class Text:
                 yield at, text
             at += 1
 
-    def _fields_in(self, body: int, types: dict[str, Declaration], depth: int) -> list[str]:
+    def _fields_in(self, body: int, types: dict[str, Declaration]) -> list[str]:
         out: list[str] = []
         for member in self._inside(body + 1, self._ends[body]):
             if member.kind == "type":
-                out += self._fields_of_own_type(member, types, depth)
-            elif member.kind == "variable" and "static" not in self._uninitialised(member.first, member.last):
+                out += self._fields_of_own_type(member, types)
+            elif member.kind == "variable":
                 words = [text for _, text in self._outside(member.first, member.last)]
                 kind = "" if {"*", "&"} & set(words) else next((word for word in words if word in types), "")
-                out += self._with(self._fields(kind, types, depth + 1), member.first, member.last)
+                if "static" not in words:
+                    out += self._with(self._fields(kind, types), member.first, member.last)
             elif member.kind == "function":
                 out += self._pointer_to_function(member)
         return out
 
-    def _fields_of_own_type(self, member: Declaration, types: dict[str, Declaration], depth: int) -> list[str]:
+    def _fields_of_own_type(self, member: Declaration, types: dict[str, Declaration]) -> list[str]:
         """Of a member whose type stands in its declaration: `struct { float x; } inner;`."""
         tag, body = self._body(member)
-        if body < 0 or self.code[member.first].text == "typedef" or depth > 4:
+        if not body or self.code[member.first].text == "typedef":
             return []
         end, kind = self._ends[body], self.code[tag].text
-        inner = None if kind == "enum" else self._fields_in(body, types, depth + 1)
-        if end + 1 < member.last:
-            return list(self._with(None if kind == "union" else inner, end + 1, member.last))
+        inner = None if kind == "enum" else self._fields_in(body, types)
+        if self.code[end + 1].text != ";":
+            return list(self._with(None if kind == "union" else inner, end, member.last))
         if inner is None or body > tag + 1:  # a type of its own, and no member
             return []
         return inner[:1] if kind == "union" else inner
@@ -621,30 +575,21 @@ class Text:
     def _named(self, start: int, end: int) -> Iterator[int]:
         """Where the names are that a variable's declaration gives: the last word of each part, before its value."""
         for begin, last in self.split(start, end):
-            word = -1
+            word = 0
             for place, text in self._outside(begin, last):
                 if text in ("=", ":"):
                     break
-                word = place if self.code[place].kind == "word" else word
-            if word >= 0:
+                word = place
+            if word:
                 yield word
 
     def _pointer_to_function(self, member: Declaration) -> list[str]:
         """The name of `float (*f)(float);`, which reads as a function's declaration."""
-        texts = [token.text for token in self.code[member.first : member.last]]
-        opening = texts.index("(") if "(" in texts else 0
-        if opening and texts[opening + 1 : opening + 2] == ["*"] and texts[opening + 3 : opening + 5] == [")", "("]:
+        texts = [token.text for token in self.code[member.first : member.last + 1]]
+        opening = texts.index("(")
+        if texts[opening + 1 : opening + 2] == ["*"] and texts[opening + 3 : opening + 5] == [")", "("]:
             return [texts[opening + 2]]
         return []
-
-    def _uninitialised(self, start: int, end: int) -> Iterator[str]:
-        """The words of a variable's declaration, but those of the values that it is given."""
-        for begin, last in self.split(start, end):
-            for token in self.code[begin:last]:
-                if token.text in ("=", "{"):
-                    break
-                if token.kind == "word":
-                    yield token.text
 
     def _inside(self, at: int, end: int) -> Iterator[Declaration]:
         """The members of a structure, whose braces are at `at` - 1 and at `end`."""
@@ -670,48 +615,27 @@ class Text:
     def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:
         """Every `asm(...)`: its first and last token, and the tokens of each part of its lists: the template, outputs,
         inputs."""
-        at = declaration.first
-        while at < declaration.last:
-            if self.code[at].text in ("asm", "__asm__", "__asm"):
-                begin = at
-                while self.code[at].text != "(":
-                    at += 1
-                end, sections, start = self._ends[at], [], at + 1
-                for inner in self._colons(at + 1, end):
-                    sections.append(self.split(start, inner))
-                    start = inner + 1
+        for begin in range(declaration.first, declaration.last):
+            if self.code[begin].text in ("asm", "__asm__", "__asm"):
+                at = next(i for i in range(begin, len(self.code)) if self.code[i].text in ("(", ";"))
+                end, start = self._ends.get(at, at), at + 1
+                sections = []
+                for inner in self._top(start, end):
+                    for _ in range({":": 1, "::": 2}.get(self.code[inner].text, 0)):  # where a list ends, or two
+                        sections.append(self.split(start, inner))
+                        start = inner + 1
                 yield begin, end, [*sections, self.split(start, end)]
-                at = end
-            at += 1
-
-    def _colons(self, at: int, end: int) -> Iterator[int]:
-        """Where a list ends; `::` ends two."""
-        while at < end:
-            text = self.code[at].text
-            if text in _PAIRS:
-                at = self._ends[at]
-            elif text == ":":
-                yield at
-            elif text == "::":
-                yield from (at, at)
-            at += 1
 
     def device_launches(self, declaration: Declaration) -> Iterator[tuple[int, int]]:
         """Launches in device code, `name<...><<<...>>>(...)`: the first and last token of each."""
-        at = declaration.first
-        while at < declaration.last:
+        for at in range(declaration.first, declaration.last):
             if self.code[at].text == "<<<":
-                begin, _ = self._launched(at, declaration.first)
-                while self.code[at].text != ">>>":
-                    at = self._ends.get(at, at) + 1
-                end = self._ends.get(at + 1, at)
-                yield begin, end
-                at = end
-            at += 1
+                end = next(i for i in self._top(at, len(self.code)) if self.code[i].text in (">>>", ";"))
+                yield self._launched(at)[0], self._ends.get(end + 1, end)
 
     def calls(self, declaration: Declaration, names: Container[str]) -> Iterator[tuple[int, str]]:
         """Every plain call of a function in `names`, by its token."""
-        for at in range(declaration.first + 1, declaration.last):
+        for at in range(declaration.first, declaration.last):
             token = self.code[at]
             if token.kind == "word" and token.text in names and self.code[at + 1].text == "(":
                 before = self.code[at - 1]
@@ -732,14 +656,12 @@ class Text:
 
     def places(self, declaration: Declaration, word: str) -> Iterator[int]:
         """The tokens that are `word`, but in brackets, as attributes are."""
-        for at in range(declaration.first, declaration.last + 1):
-            if self.code[at].text == word and (at == 0 or self.code[at - 1].text != "("):
+        for at in range(declaration.first, declaration.last):
+            if self.code[at].text == word and self.code[at - 1].text != "(":
                 yield at
 
     def source_of(self, part: tuple[int, int]) -> str:
         """The text of tokens, from the first up to the one before the last."""
-        if part[0] >= part[1]:
-            return ""
         return self.text[self.code[part[0]].start : self.code[part[1] - 1].end]
 
     def piece(self, declaration: Declaration, edits: Sequence[tuple[int, int, str]] = ()) -> str:

@@ -1,4 +1,4 @@
-"""What is rewritten in a kernel's text before a C++ compiler sees it: `__shared__` arrays.
+"""What is rewritten in a kernel's preprocessed text before a C++ compiler sees it: `__shared__` arrays.
 
 A `__shared__` declaration becomes a reference into the shared memory of the block that runs. Line numbers stay.
 """
@@ -6,149 +6,105 @@ A `__shared__` declaration becomes a reference into the shared memory of the blo
 import re
 from collections.abc import Iterator
 
-_SKIP = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+_SKIP = re.compile(r"^[ \t]*#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.M)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _ALIGNED = re.compile(r"(?:__align__|alignas)\s*\(")
 
 
 def blank(text: str) -> str:
-    """`text` with comments and literals overwritten by spaces, so that positions stay."""
-    return _SKIP.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+    """`text` with directives and literals overwritten by spaces, so that positions stay."""
+    return _SKIP.sub(lambda found: " " * len(found.group()), text)
 
 
 def rewrite(text: str) -> str:
     """`text` with its `__shared__` declarations replaced; raises ValueError for one that it cannot read."""
-    bare = blank(text)
     pieces: list[str] = []
     names: dict[str, str] = {}  # declared outside any function -> what stands for them
     done = 0
-    for start, end, at_file_scope in _declarations(bare):
-        pieces.append(text[done:start])
-        pieces.append(_replacement(text[start:end], bare[start:end], at_file_scope, names))
+    for start, end, at_file_scope in _declarations(blank(text)):
+        pieces += [text[done:start], _replacement(text[start:end], at_file_scope, names)]
         done = end
-    pieces.append(text[done:])
-    whole = "".join(pieces)
+    whole = "".join([*pieces, text[done:]])
     for name, stands in names.items():
-        hidden = _hidden(whole, name)
-
-        def replaced(found: re.Match[str], hidden: list[tuple[int, int]] = hidden, stands: str = stands) -> str:
-            return found.group() if any(low < found.start() < high for low, high in hidden) else stands
-
-        whole = re.sub(rf"(?<![\w.@])(?<!->){name}\b(?!_ts)", replaced, whole)
-        whole = whole.replace(f"@{name}@", name)
+        whole = _replaced(whole, name, stands)
     return whole
 
 
-def _hidden(text: str, name: str) -> list[tuple[int, int]]:
-    """From where to where a parameter of that name stands for it: the functions that have one."""
+def _replaced(text: str, name: str, stands: str) -> str:
+    """`text` with `stands` for a variable, but for what else has its name: members, parameters."""
     bare = blank(text)
+    hidden = _hidden(bare, name)
+    pieces, done = [], 0
+    for found in re.finditer(rf"(?<![\w.])(?<!->){name}\b", bare):
+        if not any(found.start() in within for within in hidden):
+            pieces += [text[done : found.start()], stands]
+            done = found.end()
+    return "".join([*pieces, text[done:]])
+
+
+def _hidden(bare: str, name: str) -> list[range]:
+    """Where a parameter of that name stands for it: the functions that have one."""
     found = []
     for at in re.finditer(rf"\b{name}\b(?=\s*(?:\[\s*\])?\s*[,)])", bare):
         depth, begin = 1, at.start()
-        while begin and depth and bare[begin - 1] not in ";{}":
+        while depth and bare[begin] not in ";{}":
             begin -= 1
             depth += (bare[begin] == ")") - (bare[begin] == "(")
-        word = re.search(r"(\w+)\s*$", bare[:begin])
-        if depth or not word or word.group(1) in ("if", "for", "while", "switch", "catch"):
+        if depth or re.search(r"\b(?:if|for|while|switch)\s*$", bare[:begin]):
             continue
-        body = re.match(r"\s*(?:#[^\n]*\n\s*)*\{", bare[_closing(bare, begin) :])
-        if body:
-            found.append((begin, _closing(bare, _closing(bare, begin) + body.end() - 1)))
+        after = _closing(bare, begin)
+        if re.match(r"\s*\{", bare[after:]):
+            found.append(range(begin, _closing(bare, bare.index("{", after))))
     return found
 
 
 def _declarations(bare: str) -> Iterator[tuple[int, int, bool]]:
     """Start and end of every statement with `__shared__`, and whether it stands outside all functions."""
     scopes: list[bool] = []  # of every open brace: is it a namespace's?
-    start = position = 0  # of the statement
-    while position < len(bare):
-        char = bare[position]
-        if (
-            char == "#"
-            and bare[start:position].strip() == ""
-            and not bare[bare.rfind("\n", 0, position) + 1 : position].strip()
-        ):
-            while True:  # a directive, with its continuation lines
-                end = bare.find("\n", position)
-                end = len(bare) if end < 0 else end
-                if not bare[:end].endswith("\\"):
-                    break
-                position = end + 1
-            position = start = end
+    start = done = 0  # of the statement; up to where brackets and declarations have been read
+    for found in re.finditer(r"[({};]|\w+", bare):
+        at, text = found.start(), found.group()
+        if at < done:
             continue
-        if char == "(":
-            position = _closing(bare, position)
-            continue
-        if char in "{};":
-            if char == "{":
-                head = bare[start:position]
-                scopes.append(bool(re.search(r"\bnamespace\b", head)) or head.strip() == "extern")
-            elif char == "}" and scopes:
-                scopes.pop()
-            start = position = position + 1
-            continue
-        word = _WORD.match(bare, position)
-        if not word:
-            position += 1
-            continue
-        if word.group() == "__shared__":
-            end = bare.find(";", position)
-            brace = bare.find("{", position)
-            if 0 <= brace < end:  # of a type that is defined on the spot
-                end = bare.find(";", _closing(bare, brace))
-            if end < 0:
+        if text == "(":
+            done = _closing(bare, at)
+        elif text == "__shared__":
+            done = bare.find(";", at)
+            if "{" in bare[at:done]:  # of a type that is defined on the spot
+                done = bare.find(";", _closing(bare, bare.index("{", at)))
+            if done == -1:
                 raise ValueError("a __shared__ declaration without end")
-            first = start + len(bare[start:]) - len(bare[start:].lstrip())
-            yield first, end + 1, all(scopes)
-            start = position = end + 1
-            continue
-        position = word.end()
+            yield done - len(bare[start:done].lstrip()), done + 1, all(scopes)
+        elif text in "{};":
+            if text == "{":
+                scopes.append(bool(re.search(r"\bnamespace\b", bare[start:at])))
+            elif text == "}":
+                del scopes[-1:]
+            start = at + 1
 
 
-def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str]) -> str:
+def _replacement(text: str, at_file_scope: bool, names: dict[str, str]) -> str:
     """Of one declaration, with as many lines."""
-    lines = "\n" * text.count("\n")
-    body = " ".join(text.rstrip().removesuffix(";").split())
-    dynamic = bool(re.search(r"\bextern\b", bare))
-    body = re.sub(
-        r"\b(?:__shared__|extern|static|volatile)\b", lambda m: m.group() if m.group() == "volatile" else "", body
-    )
-    body = re.sub(r"\[\[.*?\]\]", "", body)
+    body = re.sub(r"\b(?:__shared__|extern|static)\b|\[\[.*?\]\]", "", " ".join(text.removesuffix(";").split()))
     aligned: list[str] = []  # the specifiers, as they stand: of several the strictest holds, and one may name a type
     while found := _ALIGNED.search(body):
         end = _closing(body, found.end() - 1)
         aligned.append(body[found.start() : end])
         body = body[: found.start()] + body[end:]
-    body = body.strip()
-    declarators = split(body)
-    head = _declarator(declarators[0])
-    if head is None:
-        raise ValueError(f"cannot read the shared declaration {text.strip()!r}: write `__shared__ type name[size];`")
-    kind = declarators[0][: head[0]].strip()
     out: list[str] = []
-    for declarator in declarators:
+    kind = ""
+    for declarator in split(body):
         found_name = _declarator(declarator)
         if found_name is None:
-            raise ValueError(
-                f"cannot read the shared declaration {text.strip()!r}: write `__shared__ type name[size];`"
-            )
+            raise ValueError(f"cannot read the shared declaration {text!r}: write `__shared__ type name[size];`")
         begin, end = found_name
+        kind = kind or declarator[:begin].strip()
         name, dims = declarator[begin:end], declarator[end:].strip()
-        if dynamic and not dims.startswith("["):
-            whole = f"typedef {kind} {name}_ts;"
-            stands = f"(*touchstone::dynamic_shared<{name}_ts>())"
-            out.append(
-                whole if at_file_scope else f"{whole} {name}_ts& {name} = *touchstone::dynamic_shared<{name}_ts>();"
-            )
-        elif dynamic:
-            inner = dims[dims.index("]") + 1 :]
-            whole = f"typedef {kind} {name}_ts{inner};"
-            stands = f"(touchstone::dynamic_shared<{name}_ts>())"
-            out.append(
-                whole
-                if at_file_scope
-                else f"{whole} {name}_ts* const {name} = touchstone::dynamic_shared<{name}_ts>();"
-            )
+        if re.search(r"\bextern\b", text):
+            many = dims.startswith("[")
+            whole = f"typedef {kind} {name}_ts{dims[dims.index(']') + 1 :] if many else ''};"
+            by, value = "* const" if many else "&", f"touchstone::dynamic_shared<{name}_ts>()"
+            value = value if many else f"*{value}"
         else:
             whole = f"typedef {kind} {name}_ts{dims}; "
             align = f"alignof({name}_ts)"  # as the declaration says: a template's argument has no attributes
@@ -157,14 +113,13 @@ def _replacement(text: str, bare: str, at_file_scope: bool, names: dict[str, str
                 whole += f"struct {name}_aligned {{ {members} {name}_ts m; }}; "
                 align = f"alignof({name}_aligned)"
             whole += f'static ts_site {name}_site = touchstone::site<{name}_ts>("{name}", {align});'
-            stands = f"(touchstone::shared<{name}_ts>({name}_site))"
-            out.append(
-                whole if at_file_scope else f"{whole} {name}_ts& {name} = touchstone::shared<{name}_ts>({name}_site);"
-            )
+            by, value = "&", f"touchstone::shared<{name}_ts>({name}_site)"
         if at_file_scope:
-            out[-1] = out[-1].replace(f'"{name}"', f'"@{name}@"')
-            names[name] = stands
-    return " ".join(out) + lines
+            out.append(whole)
+            names[name] = f"({value})"
+        else:
+            out.append(f"{whole} {name}_ts{by} {name} = {value};")
+    return " ".join(out) + "\n" * text.count("\n")
 
 
 def _declarator(text: str) -> tuple[int, int] | None:
@@ -175,9 +130,9 @@ def _declarator(text: str) -> tuple[int, int] | None:
         if char in "[=" and depth == 0:
             break
         depth += (char == "<") - (char == ">")
-        position = _closing(text, position) if char in "({" else position + 1  # where > is no bracket
-    words = list(_WORD.finditer(text, 0, position))
-    return words[-1].span() if len(words) > 0 else None
+        position = _closing(text, position)  # within other brackets > is none
+    words = list(_WORD.finditer(text[:position]))
+    return words[-1].span() if words else None
 
 
 def split(text: str) -> list[str]:
@@ -195,7 +150,7 @@ def split(text: str) -> list[str]:
 
 
 def _closing(text: str, position: int) -> int:
-    """Just after the bracket that closes the one at `position`."""
+    """Just after the bracket that closes the one at `position`; after what is there if it is none."""
     depth = 0
     for at in range(position, len(text)):
         depth += (text[at] in "({") - (text[at] in ")}")

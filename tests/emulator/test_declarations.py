@@ -161,7 +161,7 @@ def test_a_kernel_has_the_parameters_of_its_template():
         *("T", "N", "", "", "P", "R"),
     )
     assert given("template <class, int> class C, class T = Pair<int, C<T, 1>>") == ("C", "T") and given("") == ()
-    assert kernel("__global__ void k() {}").given == ()
+    assert given("class...") == ("",) and kernel("__global__ void k() {}").given == ()
 
 
 LINES = """# 1 "a.cu"
@@ -196,8 +196,7 @@ def test_declarations_know_their_lines_and_other_peoples_headers_are_left_out():
         "six": ("c.cu", 22), "seven": ("c.cu", 40),
     }  # fmt: skip
     assert read.piece(read.declarations[-1]) == '#line 40 "c.cu"\nint seven;'
-    assert [t.text for t in read.tokens if t.kind == "line" and "pragma" in t.text] == ["#pragma unroll"]
-    assert not any("MACRO" in t.text for t in read.tokens)
+    assert not {"pragma", "MACRO"} & {token.text for token in read.code}
 
 
 def needed(text, roots=None, also=()):
@@ -240,6 +239,7 @@ def test_namespaces_are_used_that_are_there():
     ours = "namespace ours { inline namespace v1 { __global__ void k() {} } } using namespace ours; using namespace v1;"
     assert needed(ours) == ["__global__ void k() {}", "using namespace ours;", "using namespace v1;"]
     assert needed("namespace theirs { void f() {} } using namespace theirs;") == []
+    assert needed("using theirs::f; __global__ void k() { f(); }") == ["__global__ void k() { f(); }"]
     alias = "namespace cg = cooperative_groups; using namespace cg; namespace t = torch; using namespace t;"
     assert needed(alias) == ["namespace cg = cooperative_groups;", "using namespace cg;"]
 
@@ -285,7 +285,8 @@ template <class T> struct Box {
   int get(Inner i) const { return n; }
   struct Nested { int x; };
   using Word = int;
-  float x, y;
+  float x, y = f<static_cast<int>(1)>();
+  unsigned bits : 3, more : 2;
 };
 """
 
@@ -294,7 +295,22 @@ def test_the_fields_of_a_structure():
     read = Text(FIELDS)
     types = {name: d for d in read.declarations for name in d.names}
     assert read.fields("Box", types) == [
-        *("n", "m", "inner.low", "inner.high", "far", "many", "kind", "either", "list", "call", "x", "y")
+        *(
+            "n",
+            "m",
+            "inner.low",
+            "inner.high",
+            "far",
+            "many",
+            "kind",
+            "either",
+            "list",
+            "call",
+            "x",
+            "y",
+            "bits",
+            "more",
+        )
     ]
     assert read.fields("Inner", types) == ["low", "high"]
     assert read.fields("Kind", types) == read.fields("Either", types) == read.fields("gone", types) == []
@@ -307,7 +323,9 @@ def test_the_fields_of_a_structure():
     forward = Text("struct S; struct R { R next; int n; };")
     known = {name: d for d in forward.declarations for name in d.names}
     assert forward.fields("S", known) == []
-    assert forward.fields("R", known)[-1] == "n"  # ends, though it is within itself
+    assert forward.fields("R", known) == ["next", "n"]  # ends, though it is within itself
+    deep = Text("".join(f"struct S{n} {{ S{n - 1} x; }};" for n in range(1, 9)) + "struct S0 { int y; };")
+    assert deep.fields("S8", {name: d for d in deep.declarations for name in d.names}) == [".".join("x" * 8) + ".y"]
 
 
 def removed(text):
@@ -338,6 +356,9 @@ struct S : Base<int> {
     ]
     assert removed("template <class T, class U> struct Plain { int x; };") == []
     assert removed("union U { int x; void host(); };") == ["void host();"]
+    pointers = "int (*f)(int); int (&g)(int); int (h)(int); int (S::*m)(int);"
+    assert removed(f"struct S {{ {pointers} }};") == ["int (&g)(int);", "int (h)(int);", "int (S::*m)(int);"]
+    assert removed("struct S : B { using B::operator=; void host() { go(); } };") == ["void host() { go(); }"]
     assert removed("__device__ struct S f() { S s(); void g(); return s; }") == []
     assert removed("struct Forward; class Of;") == removed("void f() { struct L { void g(); }; }") == []
 
@@ -417,18 +438,35 @@ def test_lists_are_split_at_their_own_commas():
     assert read.split(2, 2) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["{", "(", "}", "template <", "template", "struct", "struct S {", "f(", "namespace a {", "k<<<", "[[",
-     "extern \"C\" {", "operator", "enum {", "using", "typedef", "__global__ void k(", "a ) } ] (", "#line",
-     "template <int N> requires"],
-)  # fmt: skip
-def test_a_text_that_ends_too_early_is_read_to_its_end(text):
+ALL = f"""{LINES} {SCOPES} {FIELDS} {LAUNCHES}
+template <class T, int N = 3> requires (sizeof(T) > 2) __global__ void __cluster_dims__(2) k(T x[3], int n = f(1)) {{
+  asm volatile("mov %0, %1;" : "=r"(a) : [b] "r"(b) : "memory"); if (free(a)) child<T, (1 > 0)><<<1, 2>>>(x);
+  [[gnu::section("x")]] __attribute__((naked)) int b;
+}}
+template __device__ int f<int>(int); using std::max; using namespace a; typedef float (*Fn)(int);
+S::S(int a) : x{{a}} {{ go(); }} bool S::operator()(int a) {{ return a; }} enum class E : int {{ A = 1 }} e;
+"""
+
+
+def test_a_text_that_ends_too_early_is_read_to_its_end():
     """The compiler says what is wrong with it."""
-    for whole in (text, f"int a; {text}", f"{text} int b;"):
-        read = Text(whole)
+    whole = Text(ALL)
+    for token in whole.code:
+        read = Text(ALL[: token.start])
         read.needed()
         read.launches()
+        types = {name: one for one in read.declarations for name in one.names}
+        for name in types:
+            read.fields(name, types)
+        for one in read.declarations:
+            read.piece(one)
+            assembly = [(first, last) for first, last, _ in read.assembly(one)]
+            for first, last in (*read.host_members(one), *read.device_launches(one), *assembly):
+                assert one.first <= first <= last
+            assert {*read.host_attributes(one)} <= {"section", "naked"}
+            assert all(one.first <= at <= one.last for at, _ in read.calls(one, {"free", "go"}))
+            assert all(one.first <= at <= one.last for at in read.places(one, "T"))
+            assert one.first <= one.last
 
 
 QUALIFIERS = [
@@ -579,9 +617,11 @@ def test_constants_and_types_of_the_function_around_a_launch():
         ("using A = Pair<int, 2>;", "Pair<int, 2>"), ("int A = 3;", "A"), ("const int A = 3; if (A == 4) { }", "3"),
         ("const int B = 2; const int A = B * B;", "2 * 2"), ("{ const int A = 5; }", "5"),
         ("const int B = 1, A = B;", "1"),
+        ("if (x) { } const int A = 3;", "3"),
         ("const bool A = x < y;", "x < y"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
     ):  # fmt: skip
         assert arguments(before) == [found], before
+    assert arguments("const bool B = A >= 2;", "k<(A > 1)>") == ["(A > 1)"]
     assert arguments("const int A = 3;", "k<A, sizeof(A) > ") == ["3, sizeof(3)"] and arguments(
         "", "k<(1 > 0), B<2>, 3>"
     ) == ["(1 > 0), B<2>, 3"]

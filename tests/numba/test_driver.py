@@ -43,6 +43,9 @@ def test_memory_is_aligned_full_of_nan_and_counted(allocate, monkeypatch):
     for at in (address, address + 39):
         assert allocation_at(at).nbytes == 40 and int(ask("cuMemGetAddressRange", at)[0]) == address
         assert ask("cuMemGetAddressRange", at)[1] == 40
+    with monkeypatch.context() as without:
+        without.setattr(driver, "installed", lambda: False)
+        assert allocation_at(address) is None
     for at in (address - 1, address + 40):
         assert allocation_at(at) is None
         with pytest.raises(stock.CudaAPIError, match="cuMemGetAddressRange results in CUDA_ERROR_NOT_FOUND"):

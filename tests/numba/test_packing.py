@@ -2,6 +2,7 @@
 
 import ctypes
 import enum
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_what_a_kernel_only_reads_is_a_copy():
 
 
 def packed(kind, value):
-    made = packing.Packed(["x"])
+    made = packing.Packed()
     made.add(kind, value, "x")
     return made, [(cell.dtype.str[1:], cell.tolist()) for cell in made.cells]
 
@@ -131,7 +132,19 @@ def test_an_array_is_its_memory_its_sizes_and_its_strides():
     assert made.regions[0].name == "x[0]" and found[-1] == ("u8", 3)
     assert packed(packing.type_of(x[:0]), x[:0])[0].regions == []
     brain = packing.as_array(torch.ones(5).bfloat16())
-    assert packed(packing.type_of(brain), brain)[1][2:4] == [("i8", 5), ("i8", 2)]
+    made, found = packed(packing.type_of(brain), brain)
+    assert [value for _, value in found] == [0, 0, 5, 2, brain.bits.ctypes.data, 5, 2]
+
+
+def test_what_is_packed_lives_as_long():
+    """As what `cuda.In` copies, which nobody else has."""
+    array = np.ones(3)
+    kind, alive = packing.type_of(array), weakref.ref(array)
+    made, _ = packed(kind, array)
+    del array
+    assert alive() is not None
+    del made
+    assert alive() is None
 
 
 def test_a_record_is_its_address():
@@ -140,7 +153,12 @@ def test_a_record_is_its_address():
     assert found == [("i8", records.ctypes.data + 16)]
     assert [(r.start, r.bytes) for r in made.regions] == [(records.ctypes.data + 16, 16)]
     alone = np.array((3, 4.5), records.dtype)[()]
-    assert ctypes.c_int32.from_address(packed(packing.type_of(alone), alone)[1][0][1]).value == 3
+    made, ((_, address),) = packed(packing.type_of(alone), alone)
+    assert ctypes.c_int32.from_address(address).value == 3
+    assert [kept.ctypes.data for kept in made.keep] == [address]  # which is of a copy
+
+
+PAIR = packing.type_of(np.zeros(3, "i4,i4"))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +172,9 @@ def test_a_record_is_its_address():
         (types.Array(types.float32, 2, "C"), np.zeros(3, "f4"), "with 2 axes, got one of float32 with 1"),
         (types.Array(types.int32, 1, "C"), np.zeros(3, "f4"), "expected an array of int32"),
         (types.Array(types.int32, 1, "C"), np.zeros(3, "i8"), "expected an array of int32"),
+        (types.Array(types.int32, 1, "C"), np.zeros(3, "u8"), "expected an array of int32"),
+        (PAIR, np.zeros(3, "i4,i4,i4"), "expected an array of "),
+        (PAIR, np.zeros((3, 3), "i4,i4"), "with 1 axes, got one of .* with 2"),
         (types.unicode_type, "x", "x: a kernel takes no argument of type unicode_type"),
     ],
     ids=str,
@@ -166,6 +187,8 @@ def test_what_a_kernel_would_take_for_something_else_is_refused(kind, value, say
 def test_signs_of_integers_may_differ():
     assert packed(types.Array(types.int32, 1, "C"), np.zeros(3, np.uint32))[1][2] == ("i8", 3)
     assert packed(types.Array(types.uint8, 1, "C"), np.zeros(3, np.int8))[1][3] == ("i8", 1)
+    for alike in (np.zeros(3, "i8"), np.zeros(3, [("a", "f4"), ("b", "f4")])):  # as long as a record
+        assert packed(PAIR, alike)[1][2:4] == [("i8", 3), ("i8", 8)]
 
 
 def test_a_pointer_bounds_the_allocation_that_it_leads_into(monkeypatch):
@@ -173,12 +196,12 @@ def test_a_pointer_bounds_the_allocation_that_it_leads_into(monkeypatch):
     pointer, address = types.CPointer(types.float32), room.ctypes.data + 8
     monkeypatch.setattr(packing, "allocation_at", lambda at: room if at == address else None)
     for value in (address, ctypes.c_void_p(address)):
-        made = packing.Packed(["p"])
+        made = packing.Packed()
         made.add(pointer, value, "p")
         (region,), (cell,) = made.regions, made.cells
         assert (region.name, region.start, region.bytes, int(cell)) == ("p", room.ctypes.data, 40, address)
     for value in (None, 0, ctypes.c_void_p(None), address + 1):
-        made = packing.Packed(["p"])
+        made = packing.Packed()
         made.add(pointer, value, "p")
         assert made.regions == [] and int(made.cells[0]) == int(getattr(value, "value", value) or 0)
 
@@ -190,7 +213,8 @@ def test_no_more_than_the_memory_of_an_array_is_taken():
         low, high = np.lib.array_utils.byte_bounds(view)
         assert found.tolist() == view.tolist() and ctypes.sizeof(found.base) == high - low
     nowhere = Lying(x, data=(0, False))
-    assert packing.as_array(nowhere).shape == x.shape and packing.as_array(nowhere).dtype == x.dtype
+    found = packing.as_array(nowhere)
+    assert (found.shape, found.dtype) == (x.shape, x.dtype) and found.ctypes.data
 
 
 def test_an_array_of_another_class_or_with_a_dtype_of_its_own():

@@ -84,14 +84,13 @@ def launch_compiled(
     """Run a kernel that is compiled for the types `kinds` on arguments that can be taken for these."""
     grid, block = geometry(grid, block, shared)
     names = list(kernel.py_func.__code__.co_varnames)
-    packed = packing.Packed(names)
+    packed = packing.Packed()
     copies: list[tuple[np.ndarray, np.ndarray]] = []  # of host arrays at odd addresses, which a GPU gets a copy of
     for position, (kind, value) in enumerate(zip(kinds, arguments, strict=True)):
         value = packing.as_array(value)
         if isinstance(arguments[position], np.ndarray) and not value.flags.aligned and value.dtype.names is None:
             copies.append((value, np.array(value, order="A")))
             value = copies[-1][1]
-        packed.keep.append(value)
         packed.add(kind, value, names[position] if position < len(names) else str(position))
     if len(packed.cells) != len(made.types):
         raise TypeError(f"{kernel.__name__}: {len(packed.cells)} values for {len(made.types)} parameters")

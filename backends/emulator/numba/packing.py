@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +21,12 @@ def as_array(value: Any) -> Any:
     described = getattr(value, "__cuda_array_interface__", None)
     if described is not None:
         return _described(value, described)
-    if type(value).__module__.split(".")[0] != "torch" or not hasattr(value, "data_ptr"):
+    import torch
+
+    if not isinstance(value, torch.Tensor):
         return value
     if value.device.type != "cpu":
         raise ValueError(f"a tensor on {value.device}; the emulator takes CPU tensors")
-    import torch
-
     value = value.detach()
     if value.dtype == torch.bfloat16:
         return BrainFloats(value.view(torch.int16).numpy())
@@ -39,7 +38,7 @@ def _described(value: Any, described: dict[str, Any]) -> np.ndarray:
     dtype = getattr(value, "dtype", None)
     dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(described.get("descr") or described["typestr"])
     shape, start = tuple(described["shape"]), described["data"][0]
-    if not start or 0 in shape or not dtype.itemsize:
+    if not start:
         return np.empty(shape, dtype)
     strides = described.get("strides")
     if strides is None:
@@ -68,7 +67,7 @@ def type_of(value: Any) -> Any:
     if isinstance(value, BrainFloats):
         plain = typeof(value.bits, Purpose.argument)
         return types.Array(types.bfloat16, plain.ndim, plain.layout)
-    if isinstance(value, tuple) and any(isinstance(part, (BrainFloats, tuple)) for part in value):
+    if isinstance(value, tuple):
         return types.BaseTuple.from_types([type_of(part) for part in value], type(value))
     return typeof(value, Purpose.argument)
 
@@ -101,8 +100,7 @@ def _agrees(kind: Any, array: np.ndarray, name: str) -> None:
 class Packed:
     """A launch's arguments as the lowered function takes them, one cell each, and the memory they bound."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self) -> None:
         self.cells: list[np.ndarray] = []
         self.regions: list[Argument] = []
         self.keep: list[Any] = []
@@ -110,7 +108,7 @@ class Packed:
     def cell(self, value: Any, dtype: str) -> None:
         self.cells.append(np.array(value, dtype=dtype))
 
-    def region(self, array: np.ndarray, name: str) -> None:
+    def region(self, array: np.ndarray | None, name: str) -> None:
         found = extent(array, name)
         if found and found.bytes:
             self.regions.append(found)
@@ -127,12 +125,9 @@ class Packed:
             for number in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides):
                 self.cell(number, "i8")
         elif isinstance(kind, types.Record):
-            record = value if isinstance(value, np.ndarray) else np.asarray(value)
-            if isinstance(value, np.void):
-                record = np.ndarray((), value.dtype, value.data) if not value.flags.owndata else np.asarray(value)
+            record = np.asarray(value)  # of an array's element the same memory
             self.keep.append(record)
-            raw = record.reshape(1).view(np.uint8).reshape(-1) if record.flags.c_contiguous else record
-            self.region(raw, name)
+            self.region(record, name)
             self.cell(record.ctypes.data, "i8")
         elif isinstance(kind, types.BaseTuple):
             for position, (part, item) in enumerate(zip(kind, value, strict=True)):
@@ -153,9 +148,7 @@ class Packed:
             self.cell(value.imag, f"f{kind.bitwidth // 16}")
         elif isinstance(kind, types.CPointer):
             address = int(getattr(value, "value", value) or 0)
-            memory = allocation_at(address)
-            if memory is not None:
-                self.region(memory, name)
+            self.region(allocation_at(address), name)
             self.cell(address, "u8")
         elif isinstance(kind, types.NoneType):
             self.cell(0, "i8")
