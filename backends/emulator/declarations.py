@@ -73,12 +73,12 @@ class Kernel(NamedTuple):
     name: str  # with its namespaces
     template: bool
     parameters: tuple[str, ...]  # their names
-    types: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()  # the namespaces it stands in, unnamed ones as "", inline ones as "inline name"
-    file: str = ""
-    line: int = 0
-    cluster: str = ""  # what __cluster_dims__ says
-    given: tuple[str, ...] = ()  # the names of a template's parameters
+    types: tuple[str, ...]
+    scopes: tuple[str, ...]  # the namespaces it stands in, unnamed ones as "", inline ones as "inline name"
+    file: str
+    line: int
+    cluster: str  # what __cluster_dims__ says
+    given: tuple[str, ...]  # the names of a template's parameters
 
 
 class Launch(NamedTuple):
@@ -99,7 +99,8 @@ class Declaration(NamedTuple):
     device: bool
     scopes: tuple[str, ...]
     kernel: Kernel | None = None
-    template: bool = False
+    tag: int = 0  # a type's `struct`, `class`, `union` or `enum`, and the brace of its body: 0 where there is none
+    body: int = 0
 
 
 def opened(scopes: Sequence[str]) -> str:
@@ -193,37 +194,36 @@ class Text:
                     yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])))
                     at = self._ends[last]
                     continue
-                while code[last].text != ";":
-                    last += 1
+                last = next(i for i in self._top(last, len(code)) if code[i].text == ";")
                 yield Declaration(at, last, frozenset(names), "using", True, scopes)
                 at = last
                 continue
-            declaration = self._declaration(at, end, scopes)
+            declaration = self._declaration(at, scopes)
             yield declaration
             at = declaration.last + 1
 
-    def _declaration(self, at: int, end: int, scopes: tuple[str, ...]) -> Declaration:
+    def _declaration(self, at: int, scopes: tuple[str, ...]) -> Declaration:
         code = self.code
-        first, template = at, False
+        first = at
         while code[at].text == "template" and code[at + 1].text == "<":
-            template = True
-            at = self._angles(at + 1) + 1
+            at = self._angles(at) + 1
             if code[at].text == "requires":
                 begins = {*_QUALIFIERS, *_TAGS, "void", "auto"}
-                at = next((i for i in self._top(at, end) if code[i].text in begins), end)
+                at = next((i for i in self._top(at, self._size) if code[i].text in begins), self._size)
         if code[at].text == "template":  # an explicit instantiation
-            last = next((i for i in self._top(at, end) if code[i].text == ";"), end - 1)
+            last = next(i for i in self._top(at, len(code)) if code[i].text == ";")
             return Declaration(first, last, frozenset(), "instance", False, scopes)
         begin = at
         words: set[str] = set()  # at depth 0
         # the word before the first of `(` and `=` outside other brackets, which of them it is, and where
-        name, opens, head, tag, body = "", "", -1, -1, 0
-        while at < end and code[at].text != ";":
-            kind, text = code[at].kind, code[at].text
+        name, opens, head = "", "", at
+        tag: int | None = None
+        body = 0
+        while code[at].text != ";":
+            text = code[at].text
             if text in _WITH_BRACKETS and code[at + 1].text == "(":
-                at = self._ends[at + 1] + 1
-                continue
-            if kind == "word":
+                at += 1
+            elif code[at].kind == "word":
                 if text in _TAGS and all(code[i].text in _QUALIFIERS for i in range(begin, at)):
                     tag = at
                 words.add(text)
@@ -234,38 +234,35 @@ class Text:
                     continue
             elif text in ("(", "=") and not opens:
                 opens, head = text, at
-            elif text == "<" and not opens and code[at - 1].kind == "word":
+            elif text == "<":
                 at = self._angles(at)
             elif text == "{":
                 if opens == "(" and not self._initialises(head, at):  # a function, whatever it gives
-                    tag, body, at = -1, at, self._ends[at]
+                    tag, body, at = None, at, self._ends[at]
                     break
                 body = body or at
             at = self._ends.get(at, at) + 1
-        last = min(at, end - 1)
-        if tag >= 0 and (body or opens != "("):
-            return self._type(first, last, tag, body, scopes, template)
+        if tag is not None and (body or opens != "("):
+            return self._type(first, at, tag, body, scopes)
         if code[begin].text == "using":
-            return self._using(first, begin, last, scopes)
+            return self._using(first, begin, at, scopes)
         if code[begin].text == "concept":
-            return Declaration(first, last, frozenset({code[begin + 1].text}), "type", True, scopes, None, True)
+            return Declaration(first, at, frozenset({code[begin + 1].text}), "type", True, scopes)
         if code[begin].text == "static_assert":
-            return Declaration(first, last, frozenset(), "assertion", False, scopes)
+            return Declaration(first, at, frozenset(), "assertion", False, scopes)
         if code[begin].text == "typedef":
-            return Declaration(first, last, self._declared(begin, last), "type", True, scopes)
+            return Declaration(first, at, self._declared(begin, at), "type", True, scopes)
         if opens == "(":
             names, name_at = {name}, head - 1
             while code[name_at - 1].text == "::" and code[name_at - 2].kind == "word":
                 name_at -= 2
                 names.add(code[name_at].text)
-            kernel = None
-            if "__global__" in words and body:
-                kernel = self._kernel(name, head, first, scopes, template)
+            kernel = self._kernel(name, head, first, scopes) if "__global__" in words and body else None
             device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
-            return Declaration(first, last, frozenset(names), "function", device, scopes, kernel, template)
-        device = bool(words & {"constexpr", "consteval", *_DEVICE})
+            return Declaration(first, at, frozenset(names), "function", device, scopes, kernel)
+        device = bool(words & {"constexpr", *_DEVICE})
         device |= "const" in words and not words & {"char", "string", "vector", "map"}
-        return Declaration(first, last, self._declared(begin, last), "variable", device, scopes, None, template)
+        return Declaration(first, at, self._declared(begin, at), "variable", device, scopes)
 
     def _declared(self, begin: int, last: int) -> frozenset[str]:
         """The words of a declaration that may be the names it gives."""
@@ -286,25 +283,21 @@ class Text:
         colon = any(self.code[i].text == ":" for i in self._top(parameters, at))
         return colon and (self.code[at - 1].kind == "word" or self.code[at - 1].text == ">")
 
-    def _type(self, first: int, last: int, tag: int, body: int, scopes: tuple[str, ...], template: bool) -> Declaration:
+    def _type(self, first: int, last: int, tag: int, body: int, scopes: tuple[str, ...]) -> Declaration:
         code = self.code
         names: set[str] = set()
         head = tag + 1
         while code[head].text not in ("{", ":", ";"):
-            if code[head].text in _WITH_BRACKETS and code[head + 1].text == "(":
-                head = self._ends[head + 1] + 1
-                continue
             if code[head].text == "<":
                 head = self._angles(head)
-            elif code[head].kind == "word" and code[head].text not in ("class", "struct", "final"):
+            elif code[head].kind == "word" and code[head].text not in ("class", "struct", "final", *_WITH_BRACKETS):
                 names.add(code[head].text)
             head = self._ends.get(head, head) + 1
         if body:
-            tail = self._ends[body] + 1
-            names |= {t.text for t in code[tail:last] if t.kind == "word"}
+            names |= {t.text for t in code[self._ends[body] : last] if t.kind == "word"}
             if code[tag].text == "enum":
-                names |= {t.text for t in code[body + 1 : self._ends[body]] if t.kind == "word"}
-        return Declaration(first, last, frozenset(names), "type", True, scopes, None, template)
+                names |= {t.text for t in code[body : self._ends[body]] if t.kind == "word"}
+        return Declaration(first, last, frozenset(names), "type", True, scopes, None, tag, body)
 
     def _using(self, first: int, begin: int, last: int, scopes: tuple[str, ...]) -> Declaration:
         words = [t.text for t in self.code[begin + 1 : last] if t.kind == "word"]
@@ -315,7 +308,7 @@ class Text:
         known = not _NAMESPACES.isdisjoint(words[:1])
         return Declaration(first, last, frozenset(words[-1:]), "type" if known else "using", True, scopes)
 
-    def _kernel(self, name: str, parameters: int, first: int, scopes: tuple[str, ...], template: bool) -> Kernel:
+    def _kernel(self, name: str, parameters: int, first: int, scopes: tuple[str, ...]) -> Kernel:
         names, types = [], []
         for start, end in self.split(parameters + 1, self._ends[parameters]):
             stop = next((i for i in self._top(start, end) if self.code[i].text == "="), end)
@@ -328,7 +321,7 @@ class Text:
         whole = "::".join([*(s for s in scopes if s and not s.startswith("inline ")), name])
         dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
         cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
-        given = self._template_parameters(first)
+        given, template = self._template_parameters(first), self.code[first].text == "template"
         return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster, given)
 
     def _template_parameters(self, first: int) -> tuple[str, ...]:
@@ -336,7 +329,7 @@ class Text:
         if self.code[first].text != "template":
             return ()
         out = []
-        for start, end in self.split(first + 2, self._angles(first + 1)):
+        for start, end in self.split(first + 2, self._angles(first)):
             stop = next((i for i in range(start, end) if self.code[i].text == "="), end)
             words = [token.text for token in self.code[start:stop] if token.kind == "word"]
             out.append(words[-1] if len(words) > 1 else "")
@@ -344,17 +337,11 @@ class Text:
 
     def split(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of a list at its commas; none of an empty one."""
-        parts, begin, at = [], start, start
-        while at < end:
-            text = self.code[at].text
-            if text == "<" and self.code[at - 1].kind == "word":
-                at = self._angles(at)
-            elif text in _PAIRS:
-                at = self._ends[at]
-            elif text == ",":
+        parts, begin = [], start
+        for at, text in self._outside(start, end):
+            if text == ",":
                 parts.append((begin, at))
                 begin = at + 1
-            at += 1
         return [*parts, (begin, end)] if begin < end else parts
 
     def launches(self) -> list[Launch]:
@@ -381,11 +368,11 @@ class Text:
             while True:
                 last = self._begins.get(last, last)
                 text = self.code[last].text
-                depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(text, 0)
+                depth += {">": 1, ">>>": 3, "<": -1}.get(text, 0)
                 last -= 1
                 if depth <= 0:
                     break
-                if text in (";", "{"):
+                if text == ";":
                     return at, last
         if self.code[last].kind != "word":
             return at, last
@@ -411,8 +398,7 @@ class Text:
     def _constant(self, word: str, at: int) -> tuple[int, int] | None:
         """The tokens of the value that `const int word = ...;` or `using word = ...;` gives, before token `at` in the
         same function."""
-        number = bisect.bisect_right([d.first for d in self.declarations], at) - 1
-        first = self.declarations[number].first if number >= 0 else 0
+        first = max((each.first for each in self.declarations if each.first <= at), default=0)
         for here in range(at - 1, first, -1):
             following = self.code[here + 1].text
             if self.code[here].text != word or following not in ("=", "{") or self.code[here + 2].text == "=":
@@ -424,11 +410,7 @@ class Text:
                 return None
             if following == "{":
                 return here + 2, self._ends[here + 1]
-            end = here + 2
-            while end < at and self.code[end].text not in (";", ","):
-                end = self._angles(end) if self.code[end].text == "<" else self._ends.get(end, end)
-                end += 1
-            return here + 2, end
+            return here + 2, next((i for i, text in self._outside(here, at) if text in (";", ",")), at)
         return None
 
     def needed(self, roots: Sequence[str] | None = None, also: frozenset[str] = frozenset()) -> list[Declaration]:
@@ -449,16 +431,13 @@ class Text:
                 by_name.setdefault(name, []).append(number)
             kernel = declaration.kernel
             chosen = roots is None or (kernel and (kernel.name in roots or kernel.name.split("::")[-1] in roots))
-            if (kernel and chosen) or (declaration.kind == "function" and "operator" in declaration.names):
+            if (kernel and chosen) or "operator" in declaration.names:
                 take(number)
         for name in also:
             for number in by_name.get(name, ()):
                 take(number)
-        seen: set[str] = set()
         while waiting:
-            declaration = self.declarations[waiting.pop()]
-            for word in self.words(declaration) - seen:
-                seen.add(word)
+            for word in self.words(self.declarations[waiting.pop()]):
                 for number in by_name.get(word, ()):
                     take(number)
         inside = {scope for number in keep for scope in self.declarations[number].scopes}
@@ -468,30 +447,28 @@ class Text:
                 words = [t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"]
                 alias = words[:1] == ["namespace"]
                 known = words[2:] if alias else words[1 + (words[:2] == ["using", "namespace"]) :]
-                if known and set(known) <= namespaces:
+                if namespaces.issuperset(known):
                     keep.add(number)
-                    namespaces |= set(words[1:2]) if alias else set()
+                    namespaces.update(words)
         return [self.declarations[number] for number in sorted(keep)]
 
     def words(self, declaration: Declaration) -> set[str]:
-        return {t.text for t in self.code[declaration.first : declaration.last + 1] if t.kind == "word"}
+        return {t.text for t in self.code[declaration.first : declaration.last] if t.kind == "word"}
 
     def host_members(self, declaration: Declaration) -> list[tuple[int, int]]:
         """The tokens, first and last, of a class's member functions that are for the host alone."""
         out: list[tuple[int, int]] = []
-        if declaration.kind != "type":
+        if not declaration.body or self.code[declaration.tag].text == "enum":
             return out
-        at = declaration.first
-        while at < declaration.last:
-            if self.code[at].text in ("struct", "class", "union"):
-                body = at
-                while body < declaration.last and self.code[body].text not in ("{", ";", "=", ">", ","):
-                    body = self._angles(body) if self.code[body].text == "<" else self._ends.get(body, body)
-                    body += 1
-                if self.code[body].text == "{":
-                    self._members(body + 1, self._ends[body], out)
-                    at = self._ends[body]
-            at += 1
+        for member in self._inside(declaration.body):
+            if member.kind == "type":
+                out += self.host_members(member)
+            elif member.kind == "function" and not member.device and not self._pointer_to_function(member):
+                words, last = self.words(member), self.code[member.last]
+                defaulted = self.code[member.last - 1].text in ("default", "delete")
+                asks = "static" in words and last.text == ";"  # only for what type it would return
+                if not defaulted and not asks and "friend" not in words:
+                    out.append((member.first, member.last))
         return out
 
     def fields(self, name: str, types: dict[str, Declaration]) -> list[str]:
@@ -501,9 +478,9 @@ class Text:
 
     def _fields(self, name: str, types: dict[str, Declaration]) -> list[str] | None:
         """None where not all are known, as those of a structure within itself are not."""
-        tag, body = self._body(types[name]) if name in types else (0, 0)
-        if not body or self.code[tag].text in ("enum", "union"):
+        if name not in types or not types[name].body or self.code[types[name].tag].text in ("enum", "union"):
             return None
+        tag, body = types[name].tag, types[name].body
         types = {other: declaration for other, declaration in types.items() if other != name}
         out: list[str] = []
         for base in self._bases(tag, body):
@@ -511,12 +488,6 @@ class Text:
                 return None
             out += inner
         return out + self._fields_in(body, types)
-
-    def _body(self, declaration: Declaration) -> tuple[int, int]:
-        """Where a type's tag is, and the brace of its body: 0 where there is none."""
-        last = declaration.last
-        tag = next((i for i in range(declaration.first, last) if self.code[i].text in _TAGS), last)
-        return tag, next((i for i in range(tag, last) if self.code[i].text == "{"), 0)
 
     def _bases(self, tag: int, body: int) -> Iterator[str]:
         """The names of the classes between the colon after a tag and its body."""
@@ -539,7 +510,7 @@ class Text:
 
     def _fields_in(self, body: int, types: dict[str, Declaration]) -> list[str]:
         out: list[str] = []
-        for member in self._inside(body + 1, self._ends[body]):
+        for member in self._inside(body):
             if member.kind == "type":
                 out += self._fields_of_own_type(member, types)
             elif member.kind == "variable":
@@ -553,7 +524,7 @@ class Text:
 
     def _fields_of_own_type(self, member: Declaration, types: dict[str, Declaration]) -> list[str]:
         """Of a member whose type stands in its declaration: `struct { float x; } inner;`."""
-        tag, body = self._body(member)
+        tag, body = member.tag, member.body
         if not body or self.code[member.first].text == "typedef":
             return []
         end, kind = self._ends[body], self.code[tag].text
@@ -569,8 +540,10 @@ class Text:
         array of classes is one."""
         for place in self._named(start, end):
             name = self.code[place].text
-            whole = inner is None or self.code[place + 1].text == "["
-            yield from [name] if whole else (f"{name}.{one}" for one in inner or ())
+            if inner is None or self.code[place + 1].text == "[":
+                yield name
+            else:
+                yield from (f"{name}.{one}" for one in inner)
 
     def _named(self, start: int, end: int) -> Iterator[int]:
         """Where the names are that a variable's declaration gives: the last word of each part, before its value."""
@@ -591,26 +564,16 @@ class Text:
             return [texts[opening + 2]]
         return []
 
-    def _inside(self, at: int, end: int) -> Iterator[Declaration]:
-        """The members of a structure, whose braces are at `at` - 1 and at `end`."""
-        while at < end:
+    def _inside(self, body: int) -> Iterator[Declaration]:
+        """The members of a structure, whose brace is at `body`."""
+        at = body + 1
+        while at < self._ends[body]:
             if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
                 at += 2
             else:
-                member = self._declaration(at, end, ())
+                member = self._declaration(at, ())
                 at = member.last + 1
                 yield member
-
-    def _members(self, at: int, end: int, out: list[tuple[int, int]]) -> None:
-        for member in self._inside(at, end):
-            words = {t.text for t in self.code[member.first : member.last + 1] if t.kind == "word"}
-            if member.kind == "type":
-                out += self.host_members(member)
-            elif member.kind == "function" and not member.device and not self._pointer_to_function(member):
-                defaulted = self.code[member.last - 1].text in ("default", "delete")
-                asks = "static" in words and self.code[member.last].text == ";"  # only for what type it would return
-                if not defaulted and not asks and "friend" not in words:
-                    out.append((member.first, member.last))
 
     def assembly(self, declaration: Declaration) -> Iterator[tuple[int, int, list[list[tuple[int, int]]]]]:
         """Every `asm(...)`: its first and last token, and the tokens of each part of its lists: the template, outputs,

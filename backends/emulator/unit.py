@@ -146,7 +146,7 @@ def _made(
         raise compiler.CompileError(f"{name}: {error}") from None
     types = {name: d for d in chosen if d.kind == "type" for name in d.names if _is_class(read, d)}
     structures = {name: found for name in types if (found := read.fields(name, types))}
-    kernels = {(d.kernel.name, d.template or d.kernel.types): d.kernel for d in chosen if d.kernel}
+    kernels = {(d.kernel.name, d.kernel.template or d.kernel.types): d.kernel for d in chosen if d.kernel}
     return Unit(
         body,
         tuple(preprocess.headers_for(words, seen.headers)),

@@ -18,6 +18,7 @@ NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     "const std::vector<int> v = {1};": ("v", "variable", False),
     "const std::map<int, int> m;": ("m", "variable", False),
     "__device__ int x;": ("x", "variable", True),
+    "__device__ int x, y;": ("x y", "variable", True),
     "static __constant__ float w[3], u[] = {1, 2};": ("w u", "variable", True),
     "extern __shared__ __align__(16) float room[];": ("room", "variable", True),
     "__managed__ int m = 1 << 2;": ("m", "variable", True),
@@ -57,6 +58,8 @@ NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     # types
     "struct S;": ("S", "type", True),
     "struct alignas(16) S { int q; } one, *two;": ("S one two", "type", True),
+    "struct S { int q; } one = {1}, two{2};": ("S one two", "type", True),
+    "struct S { int q; } one(1);": ("S one", "type", True),
     "class S final : public Base<int, 2> { int f() { return 1; } };": ("S", "type", True),
     "template <> struct S<int> { int x[(1 > 0)]; };": ("S", "type", True),
     "union U { int a; float b; };": ("U", "type", True),
@@ -69,6 +72,8 @@ NAMED = {  # a declaration: its names, its kind, whether a kernel may use it
     "template <class T> using Two = Pair<T, T>;": ("Two", "type", True),
     "template <class T> concept C = requires(T t) { t.x; };": ("C", "type", True),
     "using std::max;": ("max", "type", True),
+    "using std::chrono::seconds;": ("seconds", "type", True),
+    "using other::cub::f;": ("f", "using", True),
     "using other::f;": ("f", "using", True),
     "using namespace std::chrono;": ("std chrono", "using", True),
     "namespace fs = std::filesystem;": ("fs", "using", True),
@@ -103,6 +108,7 @@ def test_a_declaration_has_its_names_and_ends_where_it_ends(declaration):
 SCOPES = """
 namespace a::b { inline namespace v1 { namespace { struct deep {}; } } int middle; }
 namespace [[deprecated("use a")]] old { int attributed; }
+namespace a::inline v2 { int in_line; }
 extern "C" { int plain; namespace c { int inner; } }
 extern "C" int alone;
 inline int no_namespace;
@@ -118,6 +124,7 @@ def test_declarations_know_their_namespaces():
         "deep": ("a", "b", "inline v1", ""),
         "middle": ("a", "b"),
         "attributed": ("old",),
+        "in_line": ("a", "v2"),
         "plain": (),
         "inner": ("c",),
         "alone": (),
@@ -150,6 +157,8 @@ k(const float* __restrict__ x, int n = f(1, 2), Pair<int, 3> pair, T rows[3], un
     assert (found.cluster, found.file, found.line) == ("2 , N , 1", "", 3)
     assert kernel("__global__ void none() {}")[:4] == ("none", False, (), ())
     assert kernel("\n__global__ void none(void) {}").parameters == ("",)
+    unnamed = kernel("__global__ void k(float*, const Pair<int, 2>, int[3]) {}")
+    assert unnamed.parameters == ("", "", "") and unnamed.types == ("float *", "const Pair < int , 2 >", "int [ 3 ]")
     assert [d.kernel for d in Text("__global__ void k(int); __device__ void f() {}").declarations] == [None, None]
 
 
@@ -199,6 +208,16 @@ def test_declarations_know_their_lines_and_other_peoples_headers_are_left_out():
     assert not {"pragma", "MACRO"} & {token.text for token in read.code}
 
 
+def test_the_words_of_a_declaration():
+    read = Text('__device__ int a = f("b", 3);')
+    assert read.words(read.declarations[0]) == {"__device__", "int", "a", "f"}
+    assert [d.kind for d in Text("int a = 1; using other::f; int b = 2;").declarations] == [
+        "variable",
+        "using",
+        "variable",
+    ]
+
+
 def needed(text, roots=None, also=()):
     read = Text(text)
     return [read.source_of((d.first, d.last + 1)) for d in read.needed(roots, frozenset(also))]
@@ -239,6 +258,7 @@ def test_namespaces_are_used_that_are_there():
     ours = "namespace ours { inline namespace v1 { __global__ void k() {} } } using namespace ours; using namespace v1;"
     assert needed(ours) == ["__global__ void k() {}", "using namespace ours;", "using namespace v1;"]
     assert needed("namespace theirs { void f() {} } using namespace theirs;") == []
+    assert needed("int device; void cub() {} using theirs::cub; using other::f;") == []
     assert needed("using theirs::f; __global__ void k() { f(); }") == ["__global__ void k() { f(); }"]
     alias = "namespace cg = cooperative_groups; using namespace cg; namespace t = torch; using namespace t;"
     assert needed(alias) == ["namespace cg = cooperative_groups;", "using namespace cg;"]
@@ -263,6 +283,8 @@ def test_launches_are_told_with_their_constants_in_the_place_of_names():
     found = [(la.name, la.arguments, la.line) for la in Text(LAUNCHES).launches()]
     arguments = "4 * 8, 2 + 1, Pair<int, float>, N, (1 > 0), Pair<int, Pair<int, 3>>"
     assert found == [("plain", "", 7), ("a::b::deep", "", 8), ("templated", arguments, 9), ("again", "M", 12)]
+    for text, name in (("Pair<int>::k<<<1, 1>>>(x);", "k"), ("a::k<<<1, 1>>>(x);", "a::k")):
+        assert [la.name for la in Text(text).launches()] == [name]
     assert Text(LAUNCHES).launches()[2].words == {"Pair", "int", "float", "N"}
     for text in ("<<<1, 1>>>(x); int a = 3 <<< 2;", "(k)<<<1, 1>>>(x);", "x; <3><<<1, 1>>>(x);", "; k 3><<<1, 1>>>(x);",
                  "k[0]<<<1, 1>>>(x);", "<1><<<1, 1>>>(x);", "><<<1, 1>>>(x);"):  # fmt: skip
@@ -356,6 +378,9 @@ struct S : Base<int> {
     ]
     assert removed("template <class T, class U> struct Plain { int x; };") == []
     assert removed("union U { int x; void host(); };") == ["void host();"]
+    assert removed("class C { void host(); };") == removed("template <class T> struct C { void host(); };")
+    assert removed("class C { void host(); };") == ["void host();"]
+    assert removed("enum E { A = f(1), B }; typedef struct { void host(); } T;") == ["void host();"]
     pointers = "int (*f)(int); int (&g)(int); int (h)(int); int (S::*m)(int);"
     assert removed(f"struct S {{ {pointers} }};") == ["int (&g)(int);", "int (h)(int);", "int (S::*m)(int);"]
     assert removed("struct S : B { using B::operator=; void host() { go(); } };") == ["void host() { go(); }"]
@@ -436,6 +461,9 @@ def test_lists_are_split_at_their_own_commas():
     parts = [read.source_of(part) for part in read.split(2, len(read.code) - 1)]
     assert parts[:5] == ["a", "(b, c)", "{d, e}", "g[1, 2]", "Pair<int, 3>(1)"]
     assert read.split(2, 2) == []
+    read = Text("f(Pair<3, 4> a, 2 < b, c > 1, (x) < y, z)")
+    parts = [read.source_of(part) for part in read.split(2, len(read.code) - 4)]
+    assert parts == ["Pair<3, 4> a", "2 < b", "c > 1", "(x) < y", "z"]
 
 
 ALL = f"""{LINES} {SCOPES} {FIELDS} {LAUNCHES}
@@ -595,6 +623,7 @@ def test_names_of_a_type_and_of_what_is_declared_with_it():
         ("struct __align__(f(x)) A { };", "A"),
         ("class A final : B { };", "A"),
         ("enum class E { X };", "E X"),
+        ("enum struct E { X };", "E X"),
     ):
         assert only(text)[:2] == ("type", set(names.split())), text
 
@@ -618,7 +647,7 @@ def test_constants_and_types_of_the_function_around_a_launch():
         ("const int B = 2; const int A = B * B;", "2 * 2"), ("{ const int A = 5; }", "5"),
         ("const int B = 1, A = B;", "1"),
         ("if (x) { } const int A = 3;", "3"),
-        ("const bool A = x < y;", "x < y"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
+        ("const bool A = x < y;", "x < y"), ("const int A = A;", "A"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
     ):  # fmt: skip
         assert arguments(before) == [found], before
     assert arguments("const bool B = A >= 2;", "k<(A > 1)>") == ["(A > 1)"]
