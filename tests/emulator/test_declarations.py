@@ -647,7 +647,8 @@ def test_constants_and_types_of_the_function_around_a_launch():
         ("const int B = 2; const int A = B * B;", "2 * 2"), ("{ const int A = 5; }", "5"),
         ("const int B = 1, A = B;", "1"),
         ("if (x) { } const int A = 3;", "3"),
-        ("const bool A = x < y;", "x < y"), ("const int A = A;", "A"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
+        ("const int A = A;", "A"),
+        ("const bool A = x < y;", "x < y"), ("A = 3;", "A"), ("const int A = 1; { const int A = 2; }", "2"),
     ):  # fmt: skip
         assert arguments(before) == [found], before
     assert arguments("const bool B = A >= 2;", "k<(A > 1)>") == ["(A > 1)"]

@@ -980,12 +980,19 @@ def whatever_a_kernel_calls_is_looked_at_wherever_it_stands():
             bare, looked_at = f"{name}\\(", rf"_touchstone_called\({name}\)\("
             assert len(re.findall(rf"\b{bare}", text)) == len(re.findall(looked_at, made)), (text, made)
             assert not re.findall(rf"(?<!called\()\b{bare}", made), (text, made)
-        placed = [node for node in ast.walk(ast.parse(f"def kernel():\n    {text}")) if hasattr(node, "ctx")]
+        nodes = list(ast.walk(ast.parse(f"def kernel():\n    {text}")))
+        placed = [node for node in nodes if hasattr(node, "ctx")]
         reads = [node for node in placed if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
         parts = [node for node in placed if isinstance(node, ast.Attribute | ast.Subscript)]
         stores = [node for node in parts if isinstance(node.ctx, ast.Store)]
         assert made.count("_touchstone_read(") == len(reads), (text, made)
         assert made.count("_touchstone_stored(") == len(stores), (text, made)
+        added = [node for node in nodes if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)]
+        assert made.count("_touchstone_added(") == len(added), (text, made)
+        remainders = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+        assert made.count("_touchstone_remainder(") == len(remainders), (text, made)
+        shown = [node for node in nodes if isinstance(node, ast.FormattedValue)]
+        assert made.count("_touchstone_formatted(") == len(shown), (text, made)
 
 
 @triton.jit

@@ -106,6 +106,8 @@ TO_INTEGERS = {  # from float32 numbers
 def test_floats_become_integers_as_an_h200_makes_them(name):
     given = list(TO_INTEGERS[name])
     assert numerics.to_integer(np.array(given, np.float32), np.dtype(name)).tolist() == [*TO_INTEGERS[name].values()]
+    ends = [np.iinfo(name).min, np.iinfo(name).max]
+    assert numerics.to_integer(np.array(ends, np.float64), np.dtype(name)).tolist() == ends
     bits = max(16, 8 * np.dtype(name).itemsize)
     middle = np.array(2 ** (bits - 1), f"u{bits // 8}").astype(name).item()
     assert numerics.to_integer(np.array([NAN]), np.dtype(name)).tolist() == [middle]  # of float64
@@ -157,11 +159,12 @@ def test_the_pieces_of_a_number(precision, gives):
     )
 
 
-def test_products_of_pieces_keep_what_is_infinite():
-    left = np.array([[INF, 1.0], [1.0, 2.0]], np.float32)
-    for precision in ("tf32", "tf32x3", "bf16x3", "bf16x6"):
+def test_products_of_pieces_keep_what_is_infinite_or_no_number():
+    left = np.array([[INF, 1.0], [1.0, 2.0], [1.0, np.nan]], np.float32)
+    for precision in ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"):
         found = numerics._float32_product(left, np.eye(2, dtype=np.float32) + 1, precision)
         assert found[0].tolist() == [INF, INF] and found[1].tolist() == [4.0, 5.0], precision
+        assert np.isnan(found[2]).all(), precision
 
 
 @pytest.mark.parametrize(

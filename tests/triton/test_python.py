@@ -15,7 +15,7 @@ from triton.runtime import autotuner
 from triton.runtime import interpreter as stock
 
 from touchstone import backends
-from touchstone.backends.triton.runtime.interpreter import launch, reductions
+from touchstone.backends.triton.runtime.interpreter import launch, loops, reductions
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError
 
 pytestmark = pytest.mark.needs("interpreter")
@@ -214,3 +214,20 @@ def test_sums_of_16_bits_round_at_every_addition(dtype, large, axis, keep):
     exact = torch.full((len(expected),), -1.0)
     _summed[(1,)](x.float(), exact, 4, 4, axis, keep)
     assert exact.tolist() == ([large + 3, 1, 1, 1] if axis is not None else [large + 6])
+
+
+def test_a_loop_variable_is_a_number_of_the_type_that_its_bounds_promote_to():
+    for bounds, values, kind in (
+        ((3,), [0, 1, 2], "int32"),
+        ((2, 7, 3), [2, 5], "int32"),
+        ((4, 1, -2), [4, 2], "int32"),
+        ((2**33, 2**33 + 2), [2**33, 2**33 + 1], "int64"),
+        ((0, 2, 2**33), [0], "int64"),
+    ):
+        found = list(loops._typed_range(*bounds))
+        assert [each.handle.data.tolist() for each in found] == [[value] for value in values], bounds
+        assert {str(each.dtype) for each in found} == {str(each.handle.data.dtype) for each in found} == {kind}, bounds
+    tile = tl.tensor(stock.TensorHandle(np.zeros(4, np.int32), tl.int32), tl.block_type(tl.int32, [4]))
+    for wrong in (2.5, tile):
+        with pytest.raises(TypeError, match="the bounds and the step of a loop are scalar integers, not "):
+            next(loops._typed_range(wrong))
