@@ -458,7 +458,7 @@ class Text:
     def host_members(self, declaration: Declaration) -> list[tuple[int, int]]:
         """The tokens, first and last, of a class's member functions that are for the host alone."""
         out: list[tuple[int, int]] = []
-        if not declaration.body or self.code[declaration.tag].text == "enum":
+        if not declaration.body:
             return out
         for member in self._inside(declaration.body):
             if member.kind == "type":
@@ -492,8 +492,8 @@ class Text:
     def _bases(self, tag: int, body: int) -> Iterator[str]:
         """The names of the classes between the colon after a tag and its body."""
         colon = next((i for i in range(tag, body) if self.code[i].text == ":"), body)
-        for begin, end in self.split(colon + 1, body):
-            words = [word for i, word in self._outside(begin, end) if self.code[i].kind == "word"]
+        for begin, end in self.split(colon, body):
+            words = [word for _, word in self._outside(begin, end)]
             yield words[-1] if words else ""
 
     def _outside(self, at: int, end: int) -> Iterator[tuple[int, str]]:
@@ -568,7 +568,7 @@ class Text:
         """The members of a structure, whose brace is at `body`."""
         at = body + 1
         while at < self._ends[body]:
-            if self.code[at].text in ("public", "private", "protected") and self.code[at + 1].text == ":":
+            if self.code[at + 1].text == ":":  # `public:`
                 at += 2
             else:
                 member = self._declaration(at, ())

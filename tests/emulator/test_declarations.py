@@ -296,7 +296,7 @@ enum Kind { PLAIN };
 struct Inner { float low, high; };
 union Either { int a; float b; };
 template <class T> struct Box {
- public:
+ public: Inner first;
   int n = 1, m{f(2, 3)};
   static const int shared = 4;
   Inner inner; Inner* far; Inner many[2];
@@ -306,7 +306,9 @@ template <class T> struct Box {
   private: int (*call)(Inner);
   int get(Inner i) const { return n; }
   struct Nested { int x; };
-  using Word = int;
+  using Word = int; using Other::f; typedef struct { int hidden; } Hidden; enum { ONE, TWO };
+  struct { int g, h; };
+  const Inner also; Inner& near;
   float x, y = f<static_cast<int>(1)>();
   unsigned bits : 3, more : 2;
 };
@@ -317,22 +319,8 @@ def test_the_fields_of_a_structure():
     read = Text(FIELDS)
     types = {name: d for d in read.declarations for name in d.names}
     assert read.fields("Box", types) == [
-        *(
-            "n",
-            "m",
-            "inner.low",
-            "inner.high",
-            "far",
-            "many",
-            "kind",
-            "either",
-            "list",
-            "call",
-            "x",
-            "y",
-            "bits",
-            "more",
-        )
+        *("first.low", "first.high", "n", "m", "inner.low", "inner.high", "far", "many", "kind", "either", "list"),
+        *("call", "g", "h", "also.low", "also.high", "near", "x", "y", "bits", "more"),
     ]
     assert read.fields("Inner", types) == ["low", "high"]
     assert read.fields("Kind", types) == read.fields("Either", types) == read.fields("gone", types) == []
@@ -381,6 +369,7 @@ struct S : Base<int> {
     assert removed("class C { void host(); };") == removed("template <class T> struct C { void host(); };")
     assert removed("class C { void host(); };") == ["void host();"]
     assert removed("enum E { A = f(1), B }; typedef struct { void host(); } T;") == ["void host();"]
+    assert removed("struct S { int (*f(int a))(int) { go(); } };") == ["int (*f(int a))(int) { go(); }"]
     pointers = "int (*f)(int); int (&g)(int); int (h)(int); int (S::*m)(int);"
     assert removed(f"struct S {{ {pointers} }};") == ["int (&g)(int);", "int (h)(int);", "int (S::*m)(int);"]
     assert removed("struct S : B { using B::operator=; void host() { go(); } };") == ["void host() { go(); }"]

@@ -1,5 +1,7 @@
 """What a launch takes and refuses, where its errors are, and what an autotuned kernel is tuned for."""
 
+import copy
+import sys
 import traceback
 from types import SimpleNamespace
 
@@ -13,7 +15,9 @@ if not pytest.importorskip("triton"):
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
-from touchstone.backends.triton.runtime.interpreter import launch
+from touchstone.backends import NotRun
+from touchstone.backends.gpus import GPUS
+from touchstone.backends.triton.runtime.interpreter import compiled, launch
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, NotInterpreted, StaticAssertionError
 
 
@@ -142,3 +146,50 @@ def test_a_configuration_is_chosen_for_the_key_arguments_and_the_dtypes():
     assert key(tuner(keys=("m", "n", "gone"), x=x, n=3, m=4), {}) == (4, 3, "torch.float32")
     assert key(tuner(x=x, n=3), {"n": 5}) == (5, "torch.float32")
     assert key(tuner(x=x, n=3), {"other": half}) == (3, "torch.float32")
+
+
+def test_which_constants_a_launch_of_a_compiled_kernel_may_leave_out(monkeypatch):
+    """Those at the end, with a driver that reads annotations; without one none."""
+    names = ["x", "N", "M"]
+    ran = []
+    kernel = SimpleNamespace(__name__="kernel", arg_names=names, run=lambda *args, **given: ran.append((args, given)))
+    made = compiled.InterpretedKernel(kernel, {"num_warps": 8}, {"N": 4, "M": 5})
+    for driver, skips in ((SimpleNamespace(annotate_arguments=None), True), (SimpleNamespace(), False)):
+        monkeypatch.setattr("triton.backends.nvidia.driver", driver)
+        assert compiled._skips_constants.__wrapped__() is skips
+        monkeypatch.setattr(compiled, "_skips_constants", lambda skips=skips: skips)
+        made[(2,)](1, 3, stream=7)
+        told = {"grid": (2,), "warmup": False, "num_warps": 8}
+        assert ran.pop() == ((1, 4), {**told, "M": 5} if skips else told)
+        made[(2,)]()
+        assert ran.pop() == ((), {**told, "N": 4, "M": 5} if skips else told)
+        monkeypatch.undo()
+    made[(2,)](1, 0, 0, "more")
+    assert ran.pop()[0] == (1, 4, 5, "more")
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia", None)
+    assert compiled._skips_constants.__wrapped__() is False
+
+
+def test_what_a_kernel_that_nothing_compiled_says_of_itself(monkeypatch):
+    kernel = SimpleNamespace(__name__="kernel")
+    made = compiled.InterpretedKernel(kernel, {"num_warps": 8}, {})
+    assert (made.name, made.n_regs, made.n_spills, made.n_max_threads, made.module, made.function) == (
+        *("kernel", 64, 0, 1024, None, 0),
+    )
+    told = vars(made.metadata)
+    target = told.pop("target")
+    assert (target.backend, target.arch, target.warp_size) == ("cuda", 90, 32)
+    assert told == {
+        **dict(name="kernel", hash="kernel", shared=16384, tmem_size=0, num_warps=8, num_stages=3, num_ctas=1),
+        **dict(warp_size=32, cluster_dims=(1, 1, 1), maxnreg=None, launch_cooperative_grid=False, launch_pdl=False),
+        **dict(global_scratch_size=0, profile_scratch_size=0),
+    }
+    assert compiled.Metadata("kernel", {}).num_warps == 4
+    monkeypatch.setattr(compiled.cuda_face, "answers", lambda: GPUS["sm_89"])
+    assert made.metadata.target.arch == 89
+    for asked, what in ((made, "asm"), (made.metadata, "metadata.asm")):
+        with pytest.raises(
+            NotRun, match=rf"^the launcher reads \.{what} of a compiled kernel, and the interpreter comp"
+        ):
+            asked.asm  # noqa: B018
+        assert type(copy.copy(asked)) is type(asked) and not hasattr(asked, "__nosuch__")

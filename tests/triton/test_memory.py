@@ -8,6 +8,7 @@ if not pytest.importorskip("triton"):
     pytest.skip("triton is not installed", allow_module_level=True)
 
 import triton.language as tl
+from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 from touchstone import backends
@@ -45,6 +46,20 @@ def test_a_region_ends_where_its_last_element_does():
 def pointers(region, offsets, item=4):
     addresses = region.start + item * np.array(offsets, np.int64)
     return TensorHandle(addresses.astype(np.uint64), tl.pointer_type(tl.float32), {"region": region})
+
+
+def test_a_pointer_that_is_moved_leads_into_the_argument_that_it_led_into():
+    """Whatever the offset was computed from."""
+    builder = stock.interpreter_builder
+    region, other = (memory._Region(name, torch.zeros(8)) for name in "xy")
+    plain = TensorHandle(np.array([1, 2], np.int64), tl.int64)
+    of_other = TensorHandle(np.array([1, 2], np.int64), tl.int64, {"region": other})
+    for offsets in (plain, of_other):
+        moved = builder.create_addptr(pointers(region, [0, 3]), offsets)
+        assert moved.attr["region"] is region and moved.data.tolist() == [region.start + 4, region.start + 20]
+    unknown = TensorHandle(np.array([64, 64], np.uint64), tl.pointer_type(tl.float32))
+    assert "region" not in builder.create_addptr(unknown, of_other).attr
+    assert builder.create_splat(tl.block_type(tl.float32, [2]), pointers(region, 1)).attr["region"] is region
 
 
 def test_every_active_lane_lies_in_its_argument(monkeypatch):

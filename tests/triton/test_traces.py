@@ -45,6 +45,7 @@ def test_no_two_operands_that_differ_have_one_key():
     assert not [(a, b) for a, b in itertools.combinations(keys, 2) if keys[a] == keys[b]]
     several = [key(*values)[0] for values in itertools.permutations(list(MADE.values())[:12], 2)]
     assert len(set(several)) == len(several)
+    assert len({key(*values)[0] for values in [((1, 2), 3), ((1,), 2, 3), ((1, 2, 3),), ([1, 2], 3)]}) == 4
 
 
 def test_types_that_are_equal_have_one_number_and_others_none():

@@ -342,8 +342,7 @@ def _store(ptrs: TensorHandle, lanes: np.ndarray | None, value: np.ndarray) -> N
     size = value.dtype.itemsize
     words = _words(ptrs, _region(ptrs, lanes, size, "store"), size)
     shape = ptrs.data.shape
-    value = value if value.shape == shape else np.broadcast_to(value, shape)
-    bits = np.ascontiguousarray(value).view(f"u{size}")
+    bits = np.ascontiguousarray(np.broadcast_to(value, shape)).view(f"u{size}")
     if words is None:
         stock._interpreter.store(ptrs.data, bits, np.ones(shape, bool) if lanes is None else lanes)
         return
