@@ -145,7 +145,7 @@ def record(
     return _writers._record(loaded, grid, block, moves) if _writers else None
 
 
-def options(cooperative: bool, strict: bool = False, cluster: Sequence[int] = (0, 0, 0), **module: int) -> Options:
+def options(cooperative: bool, strict: bool = False, cluster: Sequence[int] = (), **module: int) -> Options:
     """The settings in force for a launch, for the engine; `module`: where the program's own memory lies."""
     return Options(
         order=ORDERS.index(settings.order),
@@ -165,5 +165,5 @@ def options(cooperative: bool, strict: bool = False, cluster: Sequence[int] = (0
 def workers() -> int:
     """Processor cores that a launch spreads its blocks over: OMP_NUM_THREADS, else those of this process."""
     chosen = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     return max(1, min(int(chosen), cores)) if chosen.isdigit() else cores

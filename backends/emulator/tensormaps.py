@@ -42,7 +42,7 @@ class TensorMap:
         torch = hasattr(array, "data_ptr")
         shape = tuple(array.shape)
         self._type = str(array.dtype).removeprefix("torch.")
-        self._item = array.element_size() if torch else array.itemsize
+        self._item = array.itemsize
         self._strides = tuple(s * self._item for s in array.stride()) if torch else tuple(array.strides)
         self._steps = tuple(steps or [1] * len(shape))
         self._fill = fill
@@ -58,7 +58,7 @@ class TensorMap:
             raise ValueError(f"swizzle: expected 0, 32, 64 or 128 bytes, got {swizzle!r}")
         if fill not in ("zeros", "nan"):
             raise ValueError(f"fill: expected zeros or nan, got {fill!r}")
-        inner, taken = self.box[-1] * self._item, -(-self.box[-1] // self._steps[-1]) * self._item
+        inner, taken = self.box[-1] * self._item, len(range(0, self.box[-1], self._steps[-1])) * self._item
         if inner % 16 or taken % 16 or inner > (swizzle or inner):
             raise ValueError(
                 f"box: expected rows of a multiple of 16 bytes, at most the swizzle's {swizzle}, got {inner} bytes"

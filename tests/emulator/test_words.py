@@ -1,6 +1,7 @@
 """The emulator's sentences: a report of the engine as a message, arguments as memory and numbers, what is refused."""
 
 import ctypes
+import dataclasses
 import json
 import re
 import struct
@@ -607,12 +608,21 @@ def test_orders():
     for order in ("forward", "reverse", "shuffled"):
         with instruments.schedule(order, seed=4):
             assert (instruments.settings.order, instruments.settings.seed) == (order, 4)
-    assert instruments.settings == instruments.Settings("forward", 0, False, False, False, 2_000_000)
+    usual = instruments.Settings("forward", 0, False, False, False, 2_000_000, False)
+    with instruments.schedule("forward"):
+        assert instruments.settings == instruments.Settings() == usual
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        instruments.settings.seed = 1
     with pytest.raises(ValueError, match="^order: expected one of 'forward', 'reverse', 'shuffled', got 'sideways'$"):
         instruments.schedule("sideways")
-    with instruments.races():
-        assert instruments.settings.races
-    assert not instruments.settings.races
+    for within, name in (
+        (instruments.races, "races"),
+        (instruments.strict, "strict"),
+        (instruments.zeroed_locals, "zeroed"),
+    ):
+        assert not getattr(instruments.settings, name)
+        with within():
+            assert getattr(instruments.settings, name)
 
 
 def test_what_an_argument_of_the_command_stands_for():
@@ -836,7 +846,7 @@ def test_what_box_a_tensor_map_has(box, steps, right):
 
 
 def test_who_wrote_is_asked_of_one_engine(monkeypatch):
-    told, gone = {64: (1, 5, 33, 8)}, []
+    told, gone = {64: (1, 5, 33, 8), 60: (2, 0, 0, 4), 67: (2, 1, 0, 4), 59: (1, 0, 0, 4), 68: (1, 0, 0, 4)}, []
 
     def of(handle, place, found):
         if handle == 7 and place in told:
@@ -854,10 +864,12 @@ def test_who_wrote_is_asked_of_one_engine(monkeypatch):
         assert instruments.record(other, (1, 1, 1), (1, 1, 1)) == 0
         who = "block (1, 2, 0), thread (1, 0, 1), line 7 of a.cu"
         assert writers.of(64) == who and writers.of(1004) == who
-        assert [writers.of(place) for place in (63, 1003, 1008)] == [None] * 3
+        assert [writers.of(place) for place in (63, 1003, 999, 1008)] == [None] * 4
         with instruments.writers():
             assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) == 7
-        assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) == 7
+        assert instruments.record(loaded, (1, 2, 1), (1, 1, 1)) == 7
+        for place, block in ((1000, 0), (1007, 1)):
+            assert writers.of(place) == f"block (0, {block}, 0), thread (0, 0, 0), line 3 of a.cu"
     assert instruments.record(loaded, (1, 1, 1), (1, 1, 1)) is None and gone == [7]
     monkeypatch.setattr(instruments, "line_of", lambda path, pc: "k.so")
     assert writers.of(64).endswith(", k.so")
@@ -870,7 +882,9 @@ def test_what_a_launch_is_told():
         made = instruments.options(True, cluster=(1, 2, 3))
         assert (made.order, made.seed, made.races, made.step_limit) == (instruments.ORDERS.index("reverse"), 5, 1, 99)
         assert (made.cooperative, made.strict, made.checks, list(made.cluster)) == (1, 0, 1, [1, 2, 3])
-        assert instruments.options(False, strict=True).strict == 1 and not instruments.options(False).cooperative
+        plain = instruments.options(False)
+        assert (plain.cooperative, list(plain.cluster), plain.stack_bytes) == (0, [0, 0, 0], instruments.STACK_BYTES)
+        assert instruments.options(False, strict=True).strict == 1
         with instruments.strict():
             assert instruments.options(False).strict == 1
 
@@ -880,11 +894,11 @@ def test_what_a_launch_is_told():
     [("", 6, 6), ("3", 6, 3), ("9", 6, 6), ("0", 6, 1), ("2,4", 6, 2), ("many", 6, 6), (None, 6, 6)],
 )
 def test_how_many_cores_a_launch_has(monkeypatch, chosen, cores, workers):
-    monkeypatch.setattr("os.sched_getaffinity", lambda which: set(range(cores)), raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda which: set(range(cores if which == 0 else 99)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if chosen is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
-    assert instruments.workers() == workers
+    assert instruments.workers() == instruments.options(False).workers == workers
 
 
 def test_a_name_for_a_file():

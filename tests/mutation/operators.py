@@ -346,13 +346,13 @@ def _is_type(node: ast.expr) -> bool:
 def _is_either_way(call: ast.Call) -> bool:
     """Whether a function means the same with its arguments exchanged: the larger of a whole number and another is."""
     function = ast.unparse(call.func)
-    whole = any(isinstance(getattr(arg, "value", None), int) or _is_length(arg) for arg in call.args)
+    whole = any(isinstance(getattr(arg, "value", None), int) or _is_whole(arg) for arg in call.args)
     larger = function in ("min", "max") and len(call.args) == 2 and not call.keywords and whole
     return function in EITHER_WAY or larger
 
 
-def _is_length(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "len"
+def _is_whole(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("len", "int")
 
 
 def _is_untold(call: ast.expr, keyword: ast.keyword) -> bool:

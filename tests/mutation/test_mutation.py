@@ -59,6 +59,7 @@ CHANGES = {
     "x = end >= time.monotonic()": {"x = end < time.monotonic()"},
     "x = max(a, b)": {"x = max(b, a)"},
     "x = min(len(a), b, key=c)": {"x = min(b, len(a), key=c)", "x = (min(len(a), b))"},
+    "x = min(int(a), b)": set(),
     "with contextlib.suppress(a, b): f()": {"if True: f()", "with contextlib.suppress(a, b): pass"},
     "__all__ = ['a', 'b']": set(),
     "Names = dict[str, int]": set(),
