@@ -317,8 +317,7 @@ class Packing:
         spans: list[tuple[int, int, int, bool, bool]] = []  # start, end, storage, without gaps, writable
         for array in arrays:
             region = extent(array, "")
-            if region is None or not region.bytes:
-                continue
+            assert region is not None
             full = region.bytes == math.prod(region.shape) * region.item
             writable = not isinstance(array, np.ndarray) or array.flags.writeable
             spans.append((region.start, region.start + region.bytes, _storage(array), full, writable))
@@ -327,7 +326,7 @@ class Packing:
             if joined and start < joined[-1][1]:
                 before = joined.pop()
                 start, end, storage = before[0], max(before[1], end), before[2]
-                full, writable = full and before[3], writable and before[4]
+                full, writable = full and before[3], writable or before[4]
             joined.append((start, end, storage, full, writable))
         for start, end, storage, full, writable in joined:
             fixed = any(f.start < end and start < f.start + f.bytes for f in self._fixed)

@@ -320,6 +320,7 @@ def test_addresses_of_arrays_in_a_list():
     inner = Parameter(8, b"p", 8, b"0", b"p", 8, b"f", 4)
     x, y = torch.arange(64.0), torch.zeros(64)
     made = arguments.Packing("k", ([x, None, y],), [inner], ("rows",), {})
+    assert [table.ctypes.data for table in made._tables] == [made.regions[-1].start]  # and so stays
     (table,) = struct.unpack("<Q", ctypes.string_at(made.pointers[0], 8))
     named = {region.name: region for region in made.regions}
     assert set(named) == {"rows", "rows[0]", "rows[2]"} and named["rows"].bytes == 24
@@ -412,6 +413,61 @@ def test_what_shares_memory_is_moved_together_and_comes_back():
         ctypes.memset(move.at, 1, move.bytes)
     read.back()
     assert not readable.any()
+
+
+def lying(offset, count=800):
+    """float32 whose memory begins `offset` bytes after a multiple of 256."""
+    raw = (ctypes.c_uint8 * (4 * count + 512))()
+    return np.frombuffer(raw, np.float32, count, -ctypes.addressof(raw) % 256 + offset)
+
+
+def launched(*views):
+    return arguments.Packing("k", views, [ADDRESS] * len(views), "", {})
+
+
+def test_what_is_moved_is_what_arrays_span():
+    base = lying(64)
+    base[:] = range(len(base))
+    for spans, joined in (
+        ([(0, 100), (200, 300)], [(0, 100), (200, 300)]),
+        ([(0, 100), (50, 150)], [(0, 150)]),
+        ([(50, 150), (0, 100)], [(0, 150)]),
+        ([(0, 100), (10, 20)], [(0, 100)]),
+        ([(0, 100), (100, 200)], [(0, 100), (100, 200)]),
+    ):
+        made = launched(*(base[low:high] for low, high in spans))
+        assert [(m.start, m.bytes) for m in made.moves] == [
+            (base.ctypes.data + 4 * low, 4 * (high - low)) for low, high in joined
+        ]
+        assert [m.at % 256 for m in made.moves] == [4 * low % 256 for low, _ in joined]
+        for region, (low, high) in zip(made.regions, spans, strict=True):
+            there = (ctypes.c_float * (high - low)).from_address(region.start)
+            assert list(there) == list(range(low, high)) and region.start != base.ctypes.data + 4 * low
+    assert [region.bytes for region in launched(base[7:7], base[:3]).regions] == [12]
+    assert launched(lying(0)).moves == launched(lying(0)[3:]).moves == []
+
+
+def test_views_with_wide_gaps_stay_where_they_are(monkeypatch):
+    monkeypatch.setattr(arguments, "COPIED", 1000)
+    base = lying(64)
+    for view, moved in ((base, 1), (base[:300:2], 0), (base[:251:2], 0), (base[:250:3], 1), (base[:249:2], 1)):
+        assert len(launched(view).moves) == moved
+    assert len(launched(base, base[::2]).moves) == len(launched(base[::2], base).moves) == 0
+
+
+def test_what_is_written_comes_back_unless_nobody_may_write_there():
+    base = lying(64)
+    whole, part = base[:100], base[50:100]
+    for read_only, back in (([part], 5.0), ([whole], 5.0), ([whole, part], 0.0)):
+        base[:] = 0
+        for view in (whole, part):
+            view.flags.writeable = not any(view is one for one in read_only)
+        for views in ((whole, part), (part, whole)):
+            made = launched(*views)
+            (move,) = made.moves
+            ctypes.c_float.from_address(move.at + 4 * 60).value = 5.0
+            made.back()
+            assert base[60] == back
 
 
 @pytest.mark.parametrize(
