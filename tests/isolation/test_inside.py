@@ -669,6 +669,7 @@ def test_every_process_of_a_user_is_ended_and_no_other():
         child = os.fork()
         if child == 0:
             if user:
+                os.setsid()  # and so is in no group of the killer's
                 inside._become(user, user)
             os.write(write, b"x")
             time.sleep(60)

@@ -1,11 +1,14 @@
 """How a process ended in words, what a request may take, how a function travels, which modules hold answers."""
 
 import functools
+import importlib.machinery
 import operator
 import signal
+import sys
 import sysconfig
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -116,6 +119,21 @@ def test_a_function_travels_by_its_names_where_a_fresh_process_finds_it():
     assert [way[0] for way in travel.ways(_other, fresh_import=False)] == ["file", "pickle"]
     for way in [*travel.ways(plain, fresh_import=False), *travel.ways(lambda x: 2 * x, fresh_import=False)]:
         assert travel.arrived(way)(4) in (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("of_somebody", True), ("__main__", False), (f"{importing.PREFIX}mine", False)]
+)
+def test_a_module_that_a_fresh_process_has_another_of_or_none(monkeypatch, name, found):
+    """The program that runs, and a file that was imported under a name of this process's own."""
+    module = ModuleType(name)
+    exec("def fn(x):\n    return x\n", vars(module))
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, name, module)
+    assert travel._importable(module.fn) is found
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(travel.importlib.util, "find_spec", lambda name: module.__spec__)
+    assert not travel._importable(module.fn)
 
 
 def test_what_cannot_travel_says_why():
