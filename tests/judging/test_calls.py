@@ -849,6 +849,17 @@ def test_memory_that_two_calls_return_is_a_finding_of_its_own():
             assert (other.outcome.findings[0].id == finding.id) == alike
 
 
+def test_a_call_gives_outputs_to_go_on_with_where_each_has_its_form(monkeypatch):
+    j = judgement()
+    inputs, before, values = first_call(j)
+    assert call.check_returned(j, inputs, before, values) is values and not messages(j)
+    assert call.check_returned(j, inputs, before, {"y": torch.zeros(3)}) == {} and len(messages(j)) == 1
+    assert call.check_returned(j, inputs, before, "returned nothing") == {}
+    monkeypatch.setattr(call, "expected_of", lambda *_: {"y": None})  # as a gradient of an operand that is not given
+    j, none = judgement(), {"y": None}
+    assert call.check_returned(j, inputs, before, none) is none and not messages(j)
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_what_a_diagnosis_may_call(monkeypatch, again):
     """The kernel on other cases, with the longest sums, with other NaN; once all of that costs too much, nothing."""

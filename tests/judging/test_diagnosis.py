@@ -1224,3 +1224,15 @@ def test_elements_at_other_places_are_those_of_the_answer_within_its_tolerance(o
     for text, value in moved.items():
         found = diagnosis._moved(value.round() + off, answer.round(), torch.full_like(answer, 0.5), ["rows", "cols"])
         assert found == (text if told else None)
+
+
+def test_what_an_earlier_call_left_is_said_where_nothing_else_explains_an_answer(monkeypatch):
+    monkeypatch.setattr(diagnosis.reading, "misread", lambda *_: None)
+    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: None)
+    noise = torch.rand(3, 65, generator=torch.Generator().manual_seed(0))
+    told = diagnose(lambda x: noise, case_of(), kept=lambda: "it holds what was left there")
+    assert "it holds what was left there" in told
+    assert "left there" not in diagnose(lambda x: noise, case_of())
+    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: "equals another reference")
+    told = diagnose(lambda x: noise, case_of(), kept=lambda: "it holds what was left there")
+    assert "equals another reference" in told and "left there" not in told
