@@ -1306,8 +1306,9 @@ def test_up_to_how_much_work_readings_are_tried(monkeypatch, work, told):
 
 @pytest.mark.parametrize(("work", "sizes"), [(1e6, 3), (1e6 + 1, 0)])
 def test_in_which_sizes_readings_are_told_apart(monkeypatch, work, sizes):
-    """Those of little work, until there are three in which the kernel is wrong."""
+    """Those of little work, until there are three in which the kernel is wrong; with the parameters of the case."""
     contract, case = of_case("rms_norm", rows=2, cols=2)
+    case = replace(case, params=(("eps", 0.25),))
     monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
     changes = {str(number): reading._other_operand("weight", lambda w: 2 * w) for number in range(2)}
     calls = []
@@ -1316,7 +1317,8 @@ def test_in_which_sizes_readings_are_told_apart(monkeypatch, work, sizes):
         calls.append(other)
         return called(contract, norm(lambda x, w, eps: rms(x, 2 * w, eps)))(other)
 
-    assert reading.told_apart(contract, case, "y", changes, call) == changes and len(calls) == sizes
+    assert reading.told_apart(contract, case, "y", changes, call) == changes
+    assert [other.params for other in calls] == [case.params] * sizes
 
 
 def test_with_which_other_values_a_kernel_is_called():

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from touchstone.backends import numba
 
@@ -249,3 +250,13 @@ def test_host_arrays_where_a_gpu_is_there_and_left_alone():
     assert host.device_array((2, 3), np.int16).tolist() == [[-1] * 3] * 2
     assert np.isnan(host.host_array(4, np.float16)).all() and host.device_array(0).shape == (0,)
     assert host.device_array((4, 6), order="F").flags.f_contiguous
+
+
+def test_a_tensor_that_lies_on_the_gpu_is_no_copy(monkeypatch):
+    x, brain = torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)
+    for answers, on_host, copied in ((None, False, True), ("sm_90", True, True), ("sm_90", False, False)):
+        monkeypatch.setattr(host.cuda_face, "answers", lambda answers=answers: answers)
+        monkeypatch.setattr(host.cuda_face, "on_host", lambda tensor, on_host=on_host: on_host)
+        found = host.to_device(x)
+        assert isinstance(found, host.DeviceArray) and (found.ctypes.data != x.data_ptr()) == copied
+    assert host.to_device(brain) is brain
