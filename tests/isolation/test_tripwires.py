@@ -37,6 +37,8 @@ def test_what_a_library_does_is_not_the_kernels(tmp_path, home):
         ("backends/triton/softmax.py", True),
         ("backends/numba/matmul/__init__.py", True),
         ("reference/softmax.py", True),
+        ("conformance/contracts/softmax.py", True),
+        ("conformance/faults/softmax.py", True),
         ("backends/signatures/rope.py", False),  # of an op's name, and no kernel
         ("backends/variants.py", False),
     ],

@@ -787,3 +787,9 @@ def test_of_any_product_one_operand_has_the_terms_of_the_tile_before(side, a, b)
     expected = torch.matmul(a, moved_b) if side else torch.matmul(a[..., index], b)
     operation = SimpleNamespace(args=(a, b), of=torch.matmul)
     assert torch.equal(alterations._terms_of_one(side, 16, 8, operation), expected)
+
+
+def test_an_index_without_one_of_its_ends():
+    assert alterations._whole(slice(2, 5), 0) == slice(2, None)
+    assert alterations._whole((1, slice(2, 5), slice(3)), 1) == (1, slice(2, None), slice(3))
+    assert alterations._whole((slice(2, 5), slice(3)), 1) == (slice(2, 5), slice(None))

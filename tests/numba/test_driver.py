@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from touchstone import backends
 from touchstone.backends import numba
 
 if numba.why_not("cpu") or numba.simulated():
@@ -195,6 +196,16 @@ def test_a_kernel_can_be_sent_to_another_process():
     assert sent.argument_types == compiled.argument_types and sent.__name__ == "plus"
     sent.launch((x, 3.0), (1, 1, 1), (32, 1, 1))
     assert x.tolist() == [5] * 5
+
+
+def test_who_is_told_of_launches_is_told_what_they_reach(monkeypatch):
+    begun, ended = [], []
+    monkeypatch.setattr(backends, "before_launch", [lambda reached: begun.extend(reached)])
+    monkeypatch.setattr(backends, "after_launch", [lambda: ended.append(x.tolist())])
+    x, before = np.zeros(5, np.float32), backends.launches()[backends.EMULATOR]
+    plus[1, 32](x, 2)
+    assert [(one.start, one.bytes) for one in begun] == [(x.ctypes.data, 20)] and ended == [[2] * 5]
+    assert backends.launches()[backends.EMULATOR] == before + 1
 
 
 def test_as_many_blocks_at_once_as_the_threads_of_an_h100_allow():
