@@ -193,3 +193,14 @@ def test_what_a_kernel_that_nothing_compiled_says_of_itself(monkeypatch):
         ):
             asked.asm  # noqa: B018
         assert type(copy.copy(asked)) is type(asked) and not hasattr(asked, "__nosuch__")
+
+
+def test_tile_types_that_are_equal_are_one_and_others_are_not():
+    shared, constant = tl.pointer_type(tl.float32, 3), tl.pointer_type(tl.float32, 1, True)
+    kinds = [tl.float32, tl.float16, tl.pointer_type(tl.float32), tl.pointer_type(tl.float16), shared, constant]
+    made = [(kind, shape, tl.block_type(kind, shape)) for kind in kinds for shape in ([4], [8], [4, 2])]
+    assert len({id(tile) for *_, tile in made}) == len(made)
+    for kind, shape, tile in made:
+        assert tl.block_type(kind, [tl.constexpr(size) for size in shape]) is tile
+        assert (tile.element_ty, list(tile.shape)) == (kind, shape)
+        assert getattr(tile.element_ty, "address_space", None) == getattr(kind, "address_space", None)

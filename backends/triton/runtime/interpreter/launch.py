@@ -332,8 +332,8 @@ def _types() -> None:
     broadcast = TritonSemantic.broadcast_impl_value
 
     def intern(cls, element_ty=None, shape=()):
-        pointer = (getattr(element_ty, "address_space", None), getattr(element_ty, "const", False))
-        key = (getattr(element_ty, "name", None), *pointer, *(getattr(size, "value", size) for size in shape))
+        kind = (getattr(element_ty, "name", None), getattr(element_ty, "address_space", None))
+        key = (*kind, *(getattr(size, "value", size) for size in shape))
         found = made.get(key)
         if found is None:
             found = made[key] = object.__new__(cls)
