@@ -1,5 +1,7 @@
 """Which cases are judged: sizes and conditions as they are typed, and what is said of those that mean nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fixed import changeable
@@ -167,6 +169,14 @@ def test_a_case_in_words():
     assert case_of("trailing=4x5 function=MUL", tuples).size == {"trailing": (4, 5)}
     assert case_of("trailing=4", tuples).size == {"trailing": (4,)}
     assert case_of("trailing=4 function=mul", tuples).param["function"] == "mul"
+
+
+def test_a_name_in_a_case_is_that_of_a_size_first_then_of_a_parameter():
+    operands = dict(NORM.operands, cols=NORM.operands["weight"], eps=NORM.operands["weight"])
+    contract = replace(NORM, params=dict(NORM.params, rows=[7, 8]), operands=operands)
+    found = case_of("rows=8 cols=33 eps=0.25", contract)
+    assert (found.size, found.param) == (dict(rows=8, cols=33), {"eps": 0.25, "rows": 7})
+    assert found.layout == dict.fromkeys(operands, "contiguous")
 
 
 @pytest.mark.parametrize(
