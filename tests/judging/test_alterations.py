@@ -793,3 +793,14 @@ def test_an_index_without_one_of_its_ends():
     assert alterations._whole(slice(2, 5), 0) == slice(2, None)
     assert alterations._whole((1, slice(2, 5), slice(3)), 1) == (1, slice(2, None), slice(3))
     assert alterations._whole((slice(2, 5), slice(3)), 1) == (slice(2, 5), slice(None))
+
+
+def test_first_slices_are_those_of_arguments_that_are_written():
+    operation = SimpleNamespace(args=(torch.ones(1, 3), torch.ones(2, 3)), out=torch.ones(2, 3))
+
+    def told(text):
+        return [text for text, _ in alterations._of_first_slices(operation, ast.parse(text, mode="eval").body)]
+
+    of_second = [f"with `y` of index 0 along axis {axis} for all" for axis in (0, 1)]
+    assert told("x * y") == ["with `x` of index 0 along axis 1 for all", *of_second]
+    assert told("x.mul(y)") == of_second and told("x.relu()") == told("x") == []
