@@ -449,6 +449,7 @@ def test_a_silent_child_is_ended_or_is_gone(monkeypatch):
     silent = answering()
     assert silent.answer(3.0) == Death(Check.HANG, "no answer in 3 s") and silent.ended == ["killed"]
     gone = answering(code=3)
+    gone.connection.recv = lambda: pytest.fail("waits for who holds the connection still")
     assert gone.is_gone() and gone.answer() == Death(Check.CRASH, "the process ended with status 3")
     last = answering(("answer", 5), code=0)
     assert not last.is_gone() and last.answer() == 5  # it said so before it ended
