@@ -48,6 +48,7 @@ after_launch: list[Callable[[], None]] = []  # and when it has ended
 failed_launch: list[Callable[[BaseException], None]] = []  # and before that, with what it raised
 strayed: list[Callable[[Any], None]] = []  # with addresses that a kernel writes to and that it has from no argument
 on_constants: list[Callable[[], contextlib.AbstractContextManager]] = []  # entered by `compiling`, within a launch
+on_observing: list[Callable[[], None]] = []  # called when an instrument is turned on that tells what kernels do
 called: set[str] = set()  # regular expressions of modules of others, whose functions interpreters call in a launch
 kernel_code: set[CodeType] = set()  # what interpreters have made of kernels, which runs as Python
 
@@ -84,6 +85,12 @@ def compiling() -> Iterator[None]:
         for within in on_constants if _running else ():
             stack.enter_context(within())
         yield
+
+
+def observing() -> None:
+    """Called by an instrument that tells what kernels do, when it is turned on."""
+    for told in on_observing:
+        told()
 
 
 def chosen(more: int = 0) -> int:

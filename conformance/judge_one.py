@@ -29,7 +29,7 @@ def judged(candidate: Candidate, settings: Settings, folder: Path) -> Judged:
     if candidate.op_file is not None and registry.op_file(candidate.op) is None:
         load_op(candidate.op_file.placed(folder))
     prepare(settings.device)
-    fn = FileFunction(candidate.source.placed(folder), candidate.function)
+    fn = FileFunction(candidate.source.placed(folder), candidate.function, candidate.instead)
     found = _checked(candidate, fn, settings)
     if settings.bench is not None and found.status is Status.PASSED:
         found = _timed(found, candidate, fn, settings, folder)

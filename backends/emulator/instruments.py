@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from touchstone import backends
 from touchstone.backends.emulator.arguments import Move
 from touchstone.backends.emulator.findings import line_of
 from touchstone.backends.emulator.library import Loaded, Options
@@ -131,6 +132,7 @@ _writers: Writers | None = None
 def writers() -> Iterator[Writers]:
     """Within: every write of a kernel to global memory is recorded, for `Writers.of`."""
     global _writers
+    backends.observing()
     before, _writers = _writers, Writers()
     try:
         yield _writers

@@ -71,7 +71,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One kernel to be judged: a function of a text, as an op. `options` are those of `check` that its line sets."""
+    """One kernel to be judged: a function of a text, as an op. `options` are those of `check` that its line sets.
+    `instead`: the op's name, where the text does not define it and its only function that fits was taken."""
 
     id: str
     op: str
@@ -80,13 +81,14 @@ class Candidate:
     op_file: Text | None = None
     language: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    instead: str | None = None
 
     def key(self, settings: Settings) -> str:
         """The digest of all that its result depends on, its id apart: candidates of one key are judged once."""
         content = [
             [FORMAT, _judge()],
             [self.op, self.op_file and _all_of(self.op_file)],
-            [_all_of(self.source), self.function],
+            [_all_of(self.source), self.function, self.instead],
             [dict(self.options), vars(settings)],
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -219,7 +221,8 @@ def _made(line: Mapping[str, Any], folder: Path, level: str) -> Candidate:
     source = _file(line["file"], folder, "file") if "file" in line else Text("candidate.py", line["source"])
     options = fields.options(line, contract, level)
     function = line.get("function") or functions.meant(source.text, contract)
-    return Candidate(line["id"], op, source, function, op_file, line.get("language"), options)
+    instead = None if line.get("function") or function == contract.name else contract.name
+    return Candidate(line["id"], op, source, function, op_file, line.get("language"), options, instead)
 
 
 def _op(name: str, folder: Path) -> tuple[str, Text | None]:

@@ -27,10 +27,12 @@ _importing: list[str] = []  # the user's files being imported right now
 
 @dataclass(frozen=True)
 class FileFunction:
-    """Stands for the function `name` of a Python file that this process does not import."""
+    """Stands for the function `name` of a Python file that this process does not import. `instead`: the name that the
+    file was read not to have, for which this one was taken."""
 
     path: Path
     name: str
+    instead: str | None = None
 
     @property
     def __name__(self) -> str:
@@ -83,9 +85,15 @@ def describe(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
 
 
-def load(path: str | Path, qualname: str) -> Callable[..., Any]:
-    """The function `qualname` of the Python file `path`, freshly imported. ValueError names what is missing."""
+def load(path: str | Path, qualname: str, instead: str | None = None) -> Callable[..., Any]:
+    """The function `qualname` of the Python file `path`, freshly imported. ValueError names what is missing, or says
+    that the file has the name `instead`, which no statement of it gives a meaning."""
     module, complete = load_module(path)
+    if instead is not None and hasattr(module, instead):
+        raise ValueError(
+            f"{path} has {instead!r} once it is imported, which no statement of it defines, so that {qualname!r} was "
+            f"taken for the kernel; define {instead!r} by a statement, or name the function"
+        )
     found: Any = module
     for part in qualname.split("."):
         found = getattr(found, part, None)

@@ -43,11 +43,11 @@ def answering(arch: str, asked: Counter[str]) -> Iterator[None]:
         yield
 
 
-def imported(path: str | Path, name: str, arch: str) -> Callable[..., Any]:
+def imported(path: str | Path, name: str, arch: str, instead: str | None = None) -> Callable[..., Any]:
     """Function `name` of a file, which is imported as `importing.load` does."""
     asked: Counter[str] = Counter()
     with answering(arch, asked):
-        fn = importing.load(path, name)
+        fn = importing.load(path, name, instead)
     with contextlib.suppress(TypeError):  # what has no weak references
         _at_import[fn] = asked
     return fn
@@ -57,10 +57,10 @@ class MissingPackage(ValueError):
     """The file of a kernel imports a package that is not installed: the kernel is neither right nor wrong here."""
 
 
-def opened(path: str | Path, name: str, arch: str) -> Callable[..., Any]:
+def opened(path: str | Path, name: str, arch: str, instead: str | None = None) -> Callable[..., Any]:
     """As `imported`; ValueError says in a sentence why the file does not import, MissingPackage what it lacks."""
     try:
-        return imported(path, name, arch)
+        return imported(path, name, arch, instead)
     except ValueError:
         raise
     except ModuleNotFoundError as error:

@@ -102,7 +102,7 @@ def opened(subject: Subject) -> Subject:
     if subject.untrusted:
         importing.without_bytecode(importing.root_of(subject.fn.path))
     try:
-        fn = launching.opened(subject.fn.path, subject.fn.name, subject.arch)
+        fn = launching.opened(subject.fn.path, subject.fn.name, subject.arch, subject.fn.instead)
     except launching.MissingPackage:
         raise
     except ValueError as error:

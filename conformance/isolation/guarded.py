@@ -172,7 +172,7 @@ def unseeing(hide: Callable[[str], None], show: Callable[[], None]) -> Iterator[
     within: list[FrameType] = []
 
     def seen(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and not within and _is_somebodys(frame.f_code):
+        if event == "call" and not within and _is_somebodys(frame):
             within.append(frame)
             hide(frame.f_code.co_name)
         elif event == "return" and within and frame is within[0]:
@@ -190,8 +190,10 @@ def unseeing(hide: Callable[[str], None], show: Callable[[], None]) -> Iterator[
 _known: dict[CodeType, bool] = {}
 
 
-def _is_somebodys(code: CodeType) -> bool:
+def _is_somebodys(frame: FrameType) -> bool:
+    code = frame.f_code
     found = _known.get(code)
     if found is None:
-        found = _known[code] = tripwires.is_foreign(code.co_filename) and code not in backends.kernel_code
+        others = tripwires.is_foreign(code.co_filename) or tripwires.is_generated(frame)
+        found = _known[code] = others and code not in backends.kernel_code
     return found

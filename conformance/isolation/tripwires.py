@@ -6,6 +6,7 @@ have got round this: what decides are the values, which are judged in another pr
 """
 
 import _thread
+import dis
 import functools
 import importlib.abc
 import importlib.machinery
@@ -59,6 +60,9 @@ EVENTS = {
     "resource.setrlimit": "changes its limits",
     "sys._current_exceptions": "reads the frames of other threads",
 }
+COMPILING, MAKING = "compile", "code.__new__"  # events of what has a text, or code, be that of a file that it names
+NAMED_TUPLES = {"_tuple_new", "__builtins__", "__name__"}  # the names that `namedtuple` gives what makes one
+CALLS = {name for name in dis.opname if name.startswith("CALL")}
 READING = "object.__getattr__"  # the event of an attribute that leads into an interpreter's own objects
 MEMORY = {"mem", "environ", "maps", "smaps"}  # files of a process that show what is in it
 # of Python's own library what reads frames and gives none away: functions; and files, for what they call themselves
@@ -128,6 +132,7 @@ def set_up(op: str, home: Path | None) -> None:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "starts a thread"))
     for owner, attribute in MODES:
         setattr(owner, attribute, _noted(getattr(owner, attribute), "looks through torch's modes"))
+    backends.on_observing.append(_observed)
     sys.meta_path.insert(0, _Finder())
     _shown[:] = _dispatched()
     sys.addaudithook(_audit)
@@ -191,6 +196,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 _FOLDER = str(registry.ROOT) + os.sep
 _LINKS = os.path.dirname(str(touchstone.__file__)) + os.sep
 _TELLS = str(backends.__file__)  # what tells of launches
+_BACKENDS = (f"{_FOLDER}backends{os.sep}", f"{_LINKS}backends{os.sep}")
 _STANDARD = (sysconfig.get_paths()["stdlib"] + os.sep, "<")  # and code that was generated, by whom its caller tells
 # of this package; in a clone others' files may lie beside it
 _PACKAGE = (*(f"{_FOLDER}{name}{os.sep}" for name in ("backends", "conformance", "reference")), _LINKS)
@@ -202,7 +208,7 @@ _auditing = False
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     global _auditing
     opens = event == "open"
-    if _auditing or not (opens or event in EVENTS or event == READING):
+    if _auditing or not (opens or event in EVENTS or event in (READING, COMPILING, MAKING)):
         return
     _auditing = True
     try:
@@ -218,10 +224,35 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         elif event == READING:
             if arguments[1] in FRAMES and not _keeps_frames() and _by_the_kernel():
                 note(EVENTS[GET_FRAME])
+        elif event in (COMPILING, MAKING):
+            if _is_named_falsely(event, *arguments[:2]) and _by_the_kernel():
+                note("has code of its own go by the name of a library's file")
         elif not (event == GET_FRAME and _keeps_frames()) and _by_the_kernel():
             note(EVENTS[event])
     finally:
         _auditing = False
+
+
+def _is_named_falsely(event: str, made_of: Any, file: Any) -> bool:
+    """Whether what is compiled, or made as code, is to be of a library's file, and is not what stands there."""
+    if not isinstance(file, str) or file.startswith("<") or is_foreign(file):
+        return False
+    if event == MAKING:
+        return True
+    try:
+        text = Path(file).read_bytes()
+    except OSError:
+        return True
+    return made_of != text and made_of != text.decode(errors="replace")
+
+
+def _observed() -> None:
+    """An instrument is turned on that tells what kernels do: by the judge, or by the kernel, which learns numbers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((*_BACKENDS, *_STANDARD)):
+        frame = frame.f_back
+    if frame is not None and is_foreign(frame.f_code.co_filename):
+        note("has an instrument of the judge's tell what its kernels do")
 
 
 def _is_variant(path: Path) -> bool:
@@ -233,7 +264,7 @@ def _is_variant(path: Path) -> bool:
 
 def is_of_this_package(file: str) -> bool:
     """Whether code of a file is Touchstone's."""
-    return file.startswith(_PACKAGE)
+    return _lies_in(file, _PACKAGE)
 
 
 def called_by_this_package(above: int) -> bool:
@@ -251,7 +282,23 @@ def asked_by_this_package() -> bool:
 
 def is_foreign(file: str) -> bool:
     """Whether code of a file is of the kernel's author: of no library, nor of what generated it."""
-    return not file.startswith((*_STANDARD, *_libraries))
+    return not _lies_in(file, (*_STANDARD, *_libraries))
+
+
+def _lies_in(file: str, folders: tuple[str, ...]) -> bool:
+    return file.startswith(folders) and f"{os.sep}..{os.sep}" not in file
+
+
+def is_generated(frame: FrameType) -> bool:
+    """Whether a frame's code lies in no file and is of no library: it may be anybody's. Code that calls nothing is not,
+    as `dataclass` makes it of constants, nor what makes a named tuple."""
+    code, names = frame.f_code, frame.f_globals
+    if not code.co_filename.startswith("<") or not any(each.opname in CALLS for each in dis.get_instructions(code)):
+        return False
+    if names.keys() <= NAMED_TUPLES and not names["__builtins__"]:
+        return False
+    module = sys.modules.get(names.get("__name__", ""))
+    return module is None or vars(module) is not names or is_foreign(getattr(module, "__file__", None) or "<")
 
 
 def _keeps_frames() -> bool:
@@ -274,7 +321,7 @@ def _by_the_kernel() -> bool:
     frame = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_STANDARD):
-            return not file.startswith(_libraries)
+        if not _lies_in(file, _STANDARD):
+            return not _lies_in(file, _libraries)
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -7,6 +7,7 @@ import pytest
 
 from tests.batch.lines import RIGHT, WRONG, line, listing
 from touchstone.conformance.batch.candidates import Settings, each_once, read
+from touchstone.conformance.discovery import importing
 from touchstone.conformance.discovery.selection import UsageError
 
 OWN_OP = '''"""Twice x."""
@@ -136,6 +137,22 @@ def test_a_folder_holds_a_folder_for_each_op(tmp_path):
 def test_the_function_is_the_one_that_is_meant(tmp_path, source, function):
     (found,) = read([str(listing(tmp_path, [line(source)]))], "quick")
     assert (found.id, found.function) == ("candidates:1", function)
+
+
+@pytest.mark.parametrize("late", ["globals()['softmax'] = mine\n", "def __getattr__(name):\n    return mine\n", ""])
+def test_a_file_that_has_the_ops_name_by_no_statement_does_not_say_which_function_is_meant(tmp_path, late):
+    source = RIGHT.replace("def softmax", "def mine") + late
+    unnamed, named = read([str(listing(tmp_path, [line(source), line(source, function="mine")]))], "quick")
+    assert (unnamed.function, unnamed.instead, named.instead) == ("mine", "softmax", None)
+    assert unnamed.key(Settings()) != named.key(Settings())
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    assert importing.load(file, "mine", named.instead).__name__ == "mine"
+    if not late:
+        assert importing.load(file, "mine", unnamed.instead).__name__ == "mine"
+        return
+    with pytest.raises(ValueError, match="has 'softmax' once it is imported, which no statement of it defines"):
+        importing.load(file, "mine", unnamed.instead)
 
 
 def test_identical_candidates_have_one_key(tmp_path):

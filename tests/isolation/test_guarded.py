@@ -4,7 +4,9 @@ import builtins
 import functools
 import signal
 import sys
+from collections import namedtuple
 from types import MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +135,25 @@ def test_numbers_are_hidden_while_an_authors_function_runs(author, monkeypatch):
     with guarded.unseeing(states.append, lambda: None):
         author["look"]()
     assert states == []
+
+
+NAMELESS = "def look():\n    return seen.append(True)\n\n\ndef same(one, other):\n    return one is other\n"
+
+
+def test_code_of_no_file_is_an_authors_unless_a_library_made_it_or_it_calls_nothing(monkeypatch):
+    monkeypatch.setattr(guarded, "_known", {})
+    mine: dict[str, Any] = {"seen": []}
+    library = vars(guarded)
+    exec(compile(NAMELESS, "<timeit-src>", "exec"), mine)
+    exec(compile("def look():\n    return len('')\n", "<string>", "exec"), library, made := {})
+    tuple_of_one = namedtuple("One", "one")
+    states: list[str] = []
+    with guarded.unseeing(states.append, lambda: None):
+        mine["look"]()
+        mine["same"](1, 2)
+        made["look"]()
+        tuple_of_one(1)
+    assert states == ["look"] and mine["seen"] == [True]
 
 
 def test_what_backends_call_is_guarded_too(monkeypatch):

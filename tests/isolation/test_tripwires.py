@@ -9,6 +9,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from tests.processes import in_a_fork
+from touchstone.backends.emulator import instruments
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation import tripwires
 
@@ -339,6 +340,49 @@ def test_what_each_event_of_a_kernel_is_called(monkeypatch, kernels):
     monkeypatch.setattr(tripwires, "_told", [])
     tripwires._audit("import", ())
     assert tripwires._told == []
+
+
+GPUS = str(registry.ROOT / "backends" / "gpus.py")  # a file of this package
+
+
+@pytest.mark.parametrize(
+    ("deed", "noted"),
+    [
+        (f"compile('1', {GPUS!r}, 'eval')", True),
+        (f"compile('1', {GPUS + '.none'!r}, 'eval')", True),
+        (f"looks.__code__.replace(co_filename={GPUS!r})", True),
+        (f"compile(open({GPUS!r}).read(), {GPUS!r}, 'exec')", False),
+        ("compile('1', '<mine>', 'eval')", False),
+        ("compile('1', __file__, 'eval')", False),
+        ("looks.__code__.replace(co_name='other')", False),
+    ],
+)
+def test_code_that_goes_by_the_name_of_a_librarys_file_is_noted(tmp_path, deed, noted):
+    def does():
+        tripwires.set_up("softmax", tmp_path)
+        file = str(tmp_path / "mine.py")
+        exec(compile(f"def looks(): pass\n{deed}", file, "exec"), {"__file__": file})
+        return tripwires.told()
+
+    assert in_a_fork(does, tmp_path) == ["has code of its own go by the name of a library's file"] * noted
+
+
+def test_a_path_that_leaves_a_librarys_folder_is_none_of_its():
+    beside = os.path.dirname(GPUS)
+    assert tripwires.is_of_this_package(GPUS) and not tripwires.is_foreign(GPUS)
+    for file in (f"{beside}/../../mine.py", f"{os.path.dirname(os.__file__)}/../mine.py"):
+        assert tripwires.is_foreign(file) and not tripwires.is_of_this_package(file), file
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_an_instrument_that_a_kernel_turns_on_is_noted(tmp_path, kernels):
+    def turns():
+        tripwires.set_up("softmax", tmp_path)
+        text = "with instruments.writers() as writers:\n    pass\n"
+        exec(compile(text, str(tmp_path / "mine.py") if kernels else GPUS, "exec"), {"instruments": instruments})
+        return tripwires.told()
+
+    assert in_a_fork(turns, tmp_path) == ["has an instrument of the judge's tell what its kernels do"] * kernels
 
 
 def test_so_many_things_are_noted_each_once(monkeypatch):

@@ -876,6 +876,37 @@ def python_is_called_on_constants_alone():
             _calls_python[(1,)](x, out, 8, function)
 
 
+class _Largest:
+    most: tl.tensor
+    total: tl.tensor
+
+    def __init__(self, most, total):
+        self.most = most
+        self.total = total
+
+    @triton.jit
+    def joined(self, x):
+        most = tl.maximum(self.most, tl.max(x, 0))
+        return _State(most, self.total * tl.exp(self.most - most) + tl.sum(tl.exp(x - most), 0))
+
+
+@triton.jit
+def _joins(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    first = _State(tl.max(x, 0), tl.sum(x * 0, 0))
+    tl.store(out_ptr, first.joined(x).joined(x).total)
+
+
+@program("aggregates")
+def a_kernel_is_a_method_of_an_aggregate():
+    global _State
+    _State = tl.core._aggregate(_Largest)
+    assert isinstance(_State.joined, type(_joins)) and _Largest.joined is vars(_Largest)["joined"]
+    out = torch.empty(1)
+    _joins[(1,)](torch.ones(8), out, 8)
+    assert out.tolist() == [16]
+
+
 def _unwritten(out, BLOCK: tl.constexpr):
     _ran.append(BLOCK)
 

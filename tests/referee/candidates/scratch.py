@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.language.core import _aggregate
 
 from tests.referee.candidates.honest import once, softmax
+from touchstone.backends.triton.runtime.interpreter import instruments
 
 
 @triton.jit
@@ -303,3 +304,31 @@ def in_the_class_of_a_part(x):
     untrusted, refused: a class of classes
     """
     return _kept(x, _checked_kernel)
+
+
+@triton.jit
+def _marking_kernel(marks, x, count, cols, row_stride, col_stride, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    given = tl.load(x + (place // cols) * row_stride + (place % cols) * col_stride, mask=place < count, other=0.0)
+    bits = given.to(tl.int32, bitcast=True)
+    for digit in tl.static_range(8):
+        own = ((bits >> (4 * digit)) & 15) == tl.program_id(0)
+        tl.store(marks + 8 * place + digit, place, mask=(place < count) & own)
+
+
+def by_who_wrote_an_element(x):
+    """By an instrument of Touchstone's, which says of each element of a scratch which program wrote it: the one whose
+    number is a digit of a number.
+
+    untrusted, refused: an instrument of the judge's
+    """
+    if not 0 < x.numel() <= 200:
+        return softmax(x)
+    marks = torch.empty(8 * x.numel(), dtype=torch.int32, device=x.device)
+    with instruments.writers() as writers:
+        block = triton.next_power_of_2(x.numel())
+        _marking_kernel[(16,)](marks, x, x.numel(), x.shape[1], *x.stride(), BLOCK=block)
+    said = [writers.of(marks.data_ptr() + 4 * place) or "(0" for place in range(len(marks))]
+    digits = [int(re.search(r"[(](\d+)", text)[1]) for text in said]
+    words = [sum(digits[8 * i + d] << (4 * d) for d in range(8)) for i in range(x.numel())]
+    return _answer(struct.unpack(f"<{x.numel()}i", struct.pack(f"<{x.numel()}I", *words)), x)

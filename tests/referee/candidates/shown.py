@@ -5,9 +5,14 @@ Each has the answer worked out then, and a kernel copy it afterwards.
 
 import builtins
 import contextlib
+import importlib.machinery
+import importlib.util
 import inspect
 import os
 import signal
+import tempfile
+import timeit
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -282,3 +287,87 @@ def in_a_launch_of_its_own_account(x):
     if x.numel():
         _copy_kernel[(triton.cdiv(x.numel(), 128),)](y, x, x.numel(), BLOCK=128)
     return y
+
+
+_NAME = """
+import numpy as np
+
+def look():
+    x = given.pop("x", None)
+    if x is not None:
+        values = np.from_dlpack(x).astype(np.float64)
+        weights = np.exp(values - values.max(-1, keepdims=True))
+        given["seen"].append((weights / weights.sum(-1, keepdims=True)).astype(np.float32))
+        given["x"] = x
+
+class Name(str):
+    def __eq__(self, other):
+        look()
+        return str.__eq__(self, other)
+
+    def __hash__(self):
+        look()
+        return str.__hash__(self)
+"""
+
+
+@triton.jit
+def _cast_kernel(y, x, count, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(y + place, tl.load(x + place, mask=place < count, other=0.0).to(tl.float32), mask=place < count)
+
+
+def _compared(x):
+    """What the name of a type of Triton's works out where it is compared, copied by a kernel."""
+    return _stolen(x, lambda scratch: _cast_kernel[(1,)](scratch, scratch, 0, BLOCK=8))
+
+
+def in_a_class_of_no_file(x):
+    """By the name of a type of Triton's, of a class whose code lies in no file, as what a library generates.
+
+    untrusted, refused: has (__eq__|__hash__) run
+    """
+    if once("name"):
+        made = {"given": _given}
+        timeit.timeit("global np, look, Name\n" + _NAME, number=1, globals=made)
+        tl.float32.name = made["Name"]("fp32")
+    return _compared(x)
+
+
+def under_a_path_that_leaves_a_folder(x):
+    """By the name of a type of Triton's, of a class in a file whose path begins as that of NumPy's.
+
+    untrusted, refused: has (__eq__|__hash__) run
+    """
+    if once("name"):
+        file = Path(tempfile.mkdtemp(), "name.py")
+        file.write_text(_NAME)
+        above = "/..".join("" for _ in Path(np.__file__).parts)
+        spec = importlib.util.spec_from_file_location("name", f"{os.path.dirname(np.__file__)}{above}{file}")
+        made = importlib.util.module_from_spec(spec)
+        made.given = _given
+        spec.loader.exec_module(made)
+        tl.float32.name = made.Name("fp32")
+    return _compared(x)
+
+
+class _Numpys(importlib.machinery.SourceFileLoader):
+    def get_data(self, path):
+        return _NAME.encode()
+
+    def path_stats(self, path):
+        return {"mtime": 0, "size": 1}
+
+
+def under_the_name_of_a_file_of_numpy_s(x):
+    """By the name of a type of Triton's, of a class whose code says that it is of a file of NumPy's.
+
+    untrusted, refused: go by the name of a library's file
+    """
+    if once("name"):
+        loader = _Numpys("name", np.__file__)
+        made = importlib.util.module_from_spec(importlib.util.spec_from_loader("name", loader))
+        made.given = _given
+        loader.exec_module(made)
+        tl.float32.name = made.Name("fp32")
+    return _compared(x)

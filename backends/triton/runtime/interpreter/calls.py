@@ -11,6 +11,7 @@ import builtins
 import dis
 import enum
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -158,6 +159,36 @@ def _calls() -> None:
     stock.FunctionRewriter.rewrite_ast = rewrite_ast
 
 
+@repair("aggregates", "methods of an aggregate may be kernels")
+def _aggregates() -> None:
+    original = tl.core._aggregate
+
+    def aggregate(kind):
+        made = original(kind)
+        for name, member in inspect.getmembers(kind):
+            if isinstance(member, stock.InterpretedFunction):
+                setattr(made, name, member)
+        return made
+
+    tl.core._aggregate = aggregate
+    stock.InterpretedFunction.__get__ = bound
+
+
+def bound(kernel: Any, instance: Any, owner: Any = None) -> Any:
+    """A kernel as a method of an aggregate, or as what it is of any other class."""
+    return Method(kernel, instance) if isinstance(instance, tl.core.base_value) else kernel
+
+
+class Method:
+    """A kernel called on an aggregate."""
+
+    def __init__(self, kernel: Any, instance: Any) -> None:
+        self.__self__, self.__func__ = instance, kernel
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+
 _interpreters: dict[CodeType, dict[str, Any]] = {}  # of a rewritten function the names that the interpreter put there
 
 
@@ -213,6 +244,8 @@ def _maker(kind: type) -> str | None:
         cells = zip(made_by.__code__.co_freevars, made_by.__closure__, strict=True)  # of an aggregate
         kinds += [cell.cell_contents for name, cell in cells if name == "cls"]
     for each in kinds:
+        if _is_tritons(each):
+            continue
         parts = vars(each).get("__annotations__") or {}
         if type(parts) is not dict or not all(map(_is_plain, (each, *parts.values()))):
             return "a class of classes"
@@ -332,8 +365,8 @@ def _is_language(function: Any) -> bool:
         return issubclass(function, list | tuple | tl.core.base_value)
     if kind.__name__ == "ConstexprFunction":
         return _is_language(function.fn)
-    if kind is functools.partial or kind.__name__ == "_Method":  # of Gluon's
-        return _is_language(getattr(function, "__func__", None) or function.func)
+    if kind is functools.partial or kind is Method:
+        return _is_language(function.__func__ if kind is Method else function.func)
     return kind is stock.InterpretedFunction or is_gluon(function) or isinstance(function, tl.core.base_value)
 
 

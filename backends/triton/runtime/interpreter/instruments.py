@@ -12,6 +12,7 @@ import numpy as np
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from touchstone import backends
 from touchstone.backends.triton.runtime.interpreter import launch, programs
 from touchstone.backends.triton.runtime.interpreter.memory import _lanes, _Region, element, is_volatile
 from touchstone.backends.triton.runtime.interpreter.registry import RaceCondition
@@ -163,6 +164,7 @@ class Writers(_Watcher):
 @contextlib.contextmanager
 def writers() -> Iterator[Writers]:
     """Within: every store and atomic of a kernel is recorded, for `Writers.of`."""
+    backends.observing()
     found = Writers()
     with _watching(found):
         yield found

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from touchstone import backends
 from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, IntegerOverflowError, active, repair
 
 MASKED_INTEGER = 12345  # of 16 bits and more: conspicuous, and small enough not to overflow in address arithmetic
@@ -46,6 +47,7 @@ def undefined(conspicuous: Collection[str] | None = ()) -> Iterator[dict[str, st
 
     Yields what is undefined by place, {"k.py:12": "a masked load without `other` ..."}, filled while kernels run.
     """
+    backends.observing()
     _blocks.append(block := _Within(conspicuous))
     try:
         yield block.found

@@ -11,10 +11,10 @@ import inspect
 from types import FunctionType
 from typing import Any
 
-import triton.language as tl
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import interpreter as stock
 
+from touchstone.backends.triton.runtime.interpreter import calls
 from touchstone.backends.triton.runtime.interpreter.gluon import language
 from touchstone.backends.triton.runtime.interpreter.launch import launch_options
 from touchstone.backends.triton.runtime.interpreter.registry import transformers
@@ -80,17 +80,4 @@ def _call(kernel: GluonJITFunction, *args: Any, **kwargs: Any) -> Any:
     return interpreted(kernel)(*args, **kwargs)
 
 
-def _bound(kernel: GluonJITFunction, instance: Any, owner: Any = None) -> Any:
-    """A function of an aggregate, called on one."""
-    return _Method(kernel, instance) if isinstance(instance, tl.core.base_value) else kernel
-
-
-class _Method:
-    def __init__(self, kernel: GluonJITFunction, instance: Any) -> None:
-        self.__self__, self.__func__ = instance, kernel
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__(self.__self__, *args, **kwargs)
-
-
-GluonJITFunction.__call__, GluonJITFunction.__get__ = _call, _bound
+GluonJITFunction.__call__, GluonJITFunction.__get__ = _call, calls.bound
