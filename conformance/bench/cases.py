@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from touchstone.backends.storage import files
@@ -27,6 +28,7 @@ from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, s
 from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
 MODES = ("fwd", "bwd", "fwd_bwd")
+GPU_MEMORY = 1 << 40  # bytes that no GPU has
 WIDER = 4  # budgets that a gradient gets when it is computed from a kernel's own rounded outputs
 
 
@@ -143,7 +145,11 @@ def _cases(
     subjects: Any,
 ) -> list[Case]:
     if named is not None:
-        return [case for entry in named for case in _of_file(contract, bench, op, dtype, entry)]
+        return [
+            _fitting(contract, case, chosen.device)
+            for entry in named
+            for case in _of_file(contract, bench, op, dtype, entry)
+        ]
     ceiling = min((chosen.ceiling(backend) for backend, _ in subjects if backend), default=math.inf)
     found = []
     if shapes == "large":
@@ -196,9 +202,9 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
         )
     for letter in letters:
         several = entry[letter] if isinstance(entry[letter], list) else [entry[letter]]
-        if not all(type(n) is int and n >= 0 for n in several):
+        if not all(type(n) is int and 0 <= n < 2**63 for n in several):
             raise selection.UsageError(
-                f"--shapes: {letter} of {op}: expected a whole number that is not negative, or a list of such, got "
+                f"--shapes: {letter} of {op}: expected a whole number from 0 to 2^63 - 1, or a list of such, got "
                 f"{entry[letter]!r}"
             )
     size = {n: tuple(entry[n]) if isinstance(entry[n], list) else entry[n] for n in letters}
@@ -206,6 +212,18 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
     plain = _plain(contract, op, dtype, size)
     placed = tuple((plain.layout | _layouts_of_file(contract, op, entry)).items())
     return _with_params(bench, replace(plain, layouts=placed), given)
+
+
+def _fitting(contract: Contract, case: Case, device: str) -> Case:
+    """A case of a file of shapes; UsageError where its tensors are more than memory holds, of a GPU more than any's."""
+    takes = contract.bytes(case.size, case.param, case.torch_dtype.itemsize)
+    has = psutil.virtual_memory().total if device == "cpu" else GPU_MEMORY
+    if takes > has:
+        raise selection.UsageError(
+            f"--shapes: {case.op} with {', '.join(f'{name} = {n}' for name, n in case.sizes)}: expected operands and "
+            f"outputs of at most {has / 2**30:.3g} GiB, the memory there is, got {takes / 2**30:.3g} GiB"
+        )
+    return case
 
 
 def _layouts_of_file(contract: Contract, op: str, entry: Mapping[str, Any]) -> dict[str, str]:

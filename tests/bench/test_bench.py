@@ -277,6 +277,11 @@ def test_a_file_of_shapes(tmp_path):
         ('[{"M":1e999,"K":1,"N":1}]', "M of matmul: expected a whole number .*, got inf"),
         ('[{"M":1,"K":[2, -1],"N":1}]', "K of matmul: expected a whole number .*, got .2, -1."),
         ('[{"M":1,"K":1,"N":true}]', "N of matmul: expected a whole number .*, got True"),
+        (f'[{{"M":1,"K":1,"N":{2**63}}}]', "N of matmul: expected a whole number .*, got 9223372036854775808"),
+        (
+            '[{"M":1000000,"K":1,"N":1000000000}]',
+            "M = 1000000, K = 1, N = 1000000000: expected .* at most .* GiB, .* got",
+        ),
     ):
         path.write_text(content)
         with pytest.raises(selection.UsageError, match=f"--shapes.*{message}"):
