@@ -85,6 +85,7 @@ ALSO = {
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
     "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=8), params={"causal": True}),
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8)),
+    "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
 LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=16)

@@ -162,6 +162,13 @@ SMALL_ADDENDS = {
         dict(B=1, Hq=64, Hkv=1, Sq=2, Sk=2, D=16), _small_addends_of_queries, dtype="float16"
     ),
 }
+
+
+def _beyond_float16(draw: Draw):
+    """dp, ds and all gradients beyond what float16 holds; bfloat16 holds them."""
+    return {**_family(attention.heads)(draw), "do": draw.normal(draw.shape("do"), 2.0**24)}
+
+
 contract = Contract(
     gradient_of="attention",
     operands={
@@ -191,7 +198,13 @@ contract = Contract(
     valid=_valid,
     expect=expect,
     beyond_grid=attention.BEYOND_GRID,
-    also=attention.ALSO | SMALL_ADDENDS | {"low_scores": Also(attention.LOW_SCORES, "far_below")},
+    also=attention.ALSO
+    | SMALL_ADDENDS
+    | {
+        "low_scores": Also(attention.LOW_SCORES, "far_below"),
+        "no_queries": Also(dict(B=1, Hq=2, Hkv=1, Sq=0, Sk=5, D=16), params={"causal": True}),
+        "beyond_float16": Also(dict(B=1, Hq=2, Hkv=1, Sq=24, Sk=24, D=16), _beyond_float16, dtype="bfloat16"),
+    },
     int64_index=Int64Index(attention.BEYOND_INT32, rows=dict.fromkeys(("q", "k", "v", "o", "lse", "do"), 0)),
     large=attention.LARGE,
     flops=lambda size, param: 2.5 * attention.flops(size, param),

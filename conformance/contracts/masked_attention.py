@@ -394,6 +394,10 @@ ALSO = {
     "wide_window_both_sides": Also(
         dict(B=1, Hq=2, Hkv=1, Sq=300, Sk=150, D=16), None, {"window": 100}, NO_SEGMENTS, "bfloat16"
     ),
+    # rows that see nothing, whose capped scores no sentinel may be among
+    "capped_rows_of_nothing": Also(
+        dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), None, {"causal": True, "softcap": 2.5}, NO_SEGMENTS
+    ),
 }
 
 contract = Contract(
