@@ -42,7 +42,7 @@ def _worst(draw: Draw) -> dict[str, torch.Tensor]:
     return {"x": torch.full(draw.shape("x"), value, dtype=torch.float64)}
 
 
-def infinities(draw: Draw) -> dict[str, torch.Tensor]:
+def infinities(draw: Draw) -> dict[str, torch.Tensor | None]:
     """An infinity that is the extreme, of the first of the results and of the last, along any axis."""
     x = draw.normal(draw.shape("x"))
     x.view(-1)[0] = x.view(-1)[-1] = {"min": -math.inf}.get(draw.param["function"], math.inf)

@@ -359,7 +359,7 @@ class KernelItem:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     judged = getattr(_call_of(item), "params", {}).get("judged")
-    if judged:
+    if isinstance(judged, KernelItem):
         subject = judged.subject
         about = dict(
             op=subject.op,

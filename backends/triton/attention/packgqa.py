@@ -10,6 +10,7 @@ from touchstone.backends.signatures.attention_decode import empty_parts
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.splits import merge_kernel
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["scale", "Hkv", "rows", "Sq", "Sk", "keys", "ahead"])
@@ -29,6 +30,7 @@ def _packgqa_kernel(
     packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
 
 
+@variant(spills=1536)  # on sm_80, where keys lie across: 16 rows over 256 keys
 def packgqa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
