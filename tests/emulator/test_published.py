@@ -146,6 +146,12 @@ def test_headers_are_looked_for_beside_a_file_only_where_it_says_so(tmp_path):
     assert gone.kept == ["gone.h", "gone/a.h", "gone"] and gone.empty == set(gone.kept)
 
 
+def test_a_header_may_have_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "one.h").write_bytes(b"// caf\xe9\nint one;\n")
+    found = preprocess.sources('#include "one.h"\n', str(tmp_path / "k.cu"), [])
+    assert found.files[1][1].endswith("\nint one;\n")
+
+
 @pytest.mark.parametrize(("arch", "number", "suffix"), [("sm_90a", 900, "a"), ("80", 800, ""), (1200, 1200, "")])
 def test_architectures(arch, number, suffix):
     assert preprocess.architecture(arch) == (number, suffix)

@@ -263,6 +263,13 @@ def test_what_the_library_moves_to_other_memory_stays_hidden(grown, told):
     assert torch.equal(w[:100], numbers) and not told
 
 
+def test_garbage_is_collected_again_once_what_was_made_is_read(told):
+    host = Host([], DRAW)
+    with host:
+        torch.zeros(8)
+    assert gc.isenabled() and not told
+
+
 @pytest.mark.parametrize("name", ["clone", "_to_copy"])
 def test_a_copy_into_what_is_given_is_the_library_s_work(operand, told, name):
     """And finds what a launcher finds: it is none that kernels' launchers make."""

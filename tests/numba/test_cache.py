@@ -125,6 +125,12 @@ def prepared(tmp_path, monkeypatch):
         cache._seen.pop(name, None)
 
 
+def test_without_a_compiler_nothing_is_prepared(monkeypatch):
+    monkeypatch.setattr(front, "why_not", lambda: "no compiler")
+    with pytest.raises(RuntimeError, match="^no compiler$"):
+        front.prepare.__wrapped__()
+
+
 def test_one_thread_at_a_time_compiles_for_the_engine():
     """Within, functions of numba-cuda's are exchanged, which another thread must not put back."""
     inside, most = 0, 0
@@ -226,6 +232,8 @@ def test_the_environment_of_numba_changes_the_key(tmp_path, monkeypatch):
 def test_what_is_not_understood_has_no_key(tmp_path):
     odd = [("FACTOR = 3", "FACTOR = type('Odd', (), {'__mul__': 0})()")]
     assert cache.key(loaded(tmp_path, odd), (FLOATS,)) is None
+    module = [("cuda.shared.array(width, float32)", "cuda.shared.array(width, float32)\n        module = beside")]
+    assert cache.key(loaded(tmp_path, module), (FLOATS,)) is None
 
 
 class Kind(enum.IntEnum):
