@@ -229,6 +229,13 @@ def zeros_skipped(a, b):
     return dots.plain(a[:, some], b[some]).to(a.dtype)
 
 
+@mutant("special", dtypes=("float32",))
+def parts_of_infinity(a, b):
+    "a product in three of tf32: what an infinity leaves beside its first bits is NaN"
+    (a, a_rest), (b, b_rest) = (((high := dots.to_tf32(x)).double(), (x - high).double()) for x in (a, b))
+    return (a @ b + a @ b_rest + a_rest @ b).float()
+
+
 @mutant("special", dtypes=("float16",))
 def result_saturated(a, b):
     "a result beyond the largest finite float16 is that instead of infinity"

@@ -99,6 +99,13 @@ def no_key_gives_a_finite_lse(o, lse):
     return merged, of_all.clamp_min(-1e30)
 
 
+@mutant("special", dtypes=("float32",))
+def one_part_is_passed_on(o, lse):
+    """a single part is the answer, though o of one without keys may be any number"""
+    merged, of_all = merge_states(o, lse)
+    return (o[0].clone() if len(o) == 1 else merged), of_all
+
+
 @mutant("special")
 def empty_part_weighs_one(o, lse):
     """a part without keys has the weight of an lse of 0"""

@@ -58,6 +58,14 @@ def padding_loads_0(t, function):
     return folded(F.pad(t, (0, -t.shape[1] % 32)), function)
 
 
+@mutant("special", dtypes=("float32",))
+@wide
+def extremes_end_finite(t, function):
+    """an infinite extreme is the largest finite number"""
+    end, y = torch.finfo(torch.float32).max, folded(t, function)
+    return y.clamp(max=end) if function == "max" else y.clamp(min=-end) if function == "min" else y
+
+
 @mutant("special")
 @wide
 def extremes_from_finite(t, function):
