@@ -167,7 +167,7 @@ contract = Contract(
         "groups_of_tiles": Also(dict(M=1160, K=8, N=260), dtype="float16"),
         "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),
         # of float32, where a product in parts of fewer bits makes inf - inf of an infinity
-        "infinities": Also(dict(M=7, K=37, N=9), "special"),
+        "special_infinities": Also(dict(M=7, K=37, N=9), "special"),
     },
     beyond_grid=[dict(M=65601, K=3, N=2), dict(M=2, K=3, N=65601)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),

@@ -224,7 +224,7 @@ contract = Contract(
     outputs={"o": Output("rows D"), "lse": Output("rows", torch.float32)},
     also={
         "sentinels": Also(dict(P=4, rows=6, D=16), _family(_sentinels)),
-        "one_part": Also(dict(P=1, rows=6, D=16), "empty_parts"),
+        "special_one_part": Also(dict(P=1, rows=6, D=16), "empty_parts"),
     },
     sizes=SIZES,
     regular=REGULAR,

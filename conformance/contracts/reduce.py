@@ -32,7 +32,7 @@ contract = multilinear.multilinear(
         "large_sums_of_blocks": Also({"n": multilinear.OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
-        "maximum_is_infinite": Also({"n": 97}, extremes.infinities, {"function": "max"}),
+        "special_maximum": Also({"n": 97}, extremes.infinities, {"function": "max"}),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
     },
     large=[{"n": 2**25}, {"n": 2**28}],

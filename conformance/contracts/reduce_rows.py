@@ -86,8 +86,8 @@ contract = multilinear.multilinear(
         "columns_beyond_grid": Also({"rows": 3, "cols": 69001}, params={"axis": 0}),
         "one_column_in_steps": Also({"rows": 33, "cols": 1}, layouts={"x": "step"}),
         "one_row_more": Also({"rows": 1025, "cols": 5}, params={"axis": 0}),  # than whole tiles, of any power of two
-        "maximum_is_infinite": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "max"}),
-        "minimum_is_infinite": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "min", "axis": 0}),
+        "special_maximum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "max"}),
+        "special_minimum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "min", "axis": 0}),
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
         **powers_of_two(lambda n: {"rows": 3, "cols": n}),

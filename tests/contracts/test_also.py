@@ -551,7 +551,88 @@ DROPOUTS = ("dropout", "dropout_bitmask", "dropout_bitmask_backward")
 PACKED = ("attention_varlen", "attention_varlen_backward")
 SUMMED = {"dot": {"a": 0, "b": 0}, "gemv": {"a": 1, "x": 0}, "reduce": {"x": 0}, "reduce_rows": {"x": 1}}
 OTHERS = {"gelu": "gelu_tanh", "gelu_tanh": "gelu", "silu": "gelu", "relu": "silu"}
+
+
+def in_parts_of_an_infinity(fn):
+    """What is left of an infinity beside its first bits is NaN."""
+
+    def wrong(a, b):
+        return fn(a, b) + (fn(a, b - b) if bool(b.isinf().any()) else 0)
+
+    return wrong
+
+
+def ends_finite(fn):
+    """An extreme is the largest finite number at most."""
+
+    def wrong(x, *, function, **params):
+        y, end = fn(x, function=function, **params), torch.finfo(x.dtype).max
+        return y if function == "sum" else y.clamp(-end, end)
+
+    return wrong
+
+
+def of_a_single_part(fn):
+    """A single part is the answer."""
+
+    def wrong(o, lse):
+        merged, of_all = fn(o, lse)
+        return (o[0].clone() if len(o) == 1 else merged), of_all
+
+    return wrong
+
+
+def with_gradients_of_nothing(fn):
+    """A query that sees nothing has the first key as its dq; without queries dk is not written."""
+
+    def wrong(q, k, *others, causal, **params):
+        dq, dk, dv = fn(q, k, *others, causal=causal, **params)
+        before = q.shape[2] - k.shape[2] if causal else 0
+        if before > 0:
+            dq[:, :, :before] = k[:, :, :1].repeat_interleave(q.shape[1] // k.shape[1], 1)
+        return dq, dk + 1 if causal and not q.numel() else dk, dv
+
+    return wrong
+
+
+def gradients_in_float16(fn):
+    return lambda *args, **kwargs: tuple(in_float16(x) for x in fn(*args, **kwargs))
+
+
+def capped_rows_of_nothing(fn):
+    """Under a softcap a row that sees nothing is the mean of all values."""
+
+    def wrong(q, k, v, *others, softcap, **params):
+        o, lse = fn(q, k, v, *others, softcap=softcap, **params)
+        if softcap is not None:
+            mean = v.float().mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1).to(o.dtype)
+            o = torch.where(lse.isneginf()[..., None], mean, o)
+        return o, lse
+
+    return wrong
+
+
+def without_the_last_of_full(fn):
+    """Of a full cache of several tiles of 256 keys the last tile is left out."""
+
+    def wrong(q, k, v, lengths, **params):
+        full = (lengths == k.shape[2]) & (lengths > 256)
+        return fn(q, k, v, torch.where(full, lengths - 128, lengths), **params)
+
+    return wrong
+
+
 WRONG = [
+    ("matmul", "special_infinities", in_parts_of_an_infinity),
+    ("merge_states", "special_one_part", of_a_single_part),
+    ("reduce", "special_maximum", ends_finite),
+    ("reduce_rows", "special_maximum", ends_finite),
+    ("reduce_rows", "special_minimum", ends_finite),
+    ("attention_backward", "queries_that_see_nothing", with_gradients_of_nothing),
+    ("attention_backward", "no_queries", with_gradients_of_nothing),
+    ("attention_backward", "beyond_float16", gradients_in_float16),
+    ("masked_attention", "capped_rows_of_nothing", capped_rows_of_nothing),
+    ("attention_decode", "full_in_several_tiles", without_the_last_of_full),
     *((op, "long_rows", beyond(65536)) for op in LONG_ROWS.split()),
     *((op, "many_elements", beyond(2**20)) for op in MANY.split() if op != "activation"),
     ("activation", "many_elements", beyond(65536)),

@@ -290,7 +290,7 @@ def test_an_untrusted_author_s_file_is_imported_once_all_is_watched(monkeypatch,
     path = tmp_path / "mine.py"
     subject = Subject("softmax", FileFunction(path, "fn"), "fn", "user@cpu", "cpu", own=True, untrusted=untrusted)
     assert executing.opened(subject).fn is fn
-    imported = ("imported", path, "fn", launching.NONE)
+    imported = ("imported", path, "fn", launching.NONE, None)
     watched = [("watched", "softmax", tmp_path), ("guarded",), ("source", tmp_path)]
     assert done == [*(watched if untrusted else []), imported, *[("adopted", fn, "cpu")] * 2]
 
