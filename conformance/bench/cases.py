@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from touchstone.backends.storage import files
@@ -20,6 +19,7 @@ from touchstone.conformance.bench.goals import Goal
 from touchstone.conformance.bench.group import Group
 from touchstone.conformance.discovery import registry, selection
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation.limits import available_memory
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Arguments, Baseline, Bench, Call
 from touchstone.conformance.spec.budget import Expected
@@ -217,11 +217,11 @@ def _of_file(contract: Contract, bench: Bench, op: str, dtype: str, entry: Mappi
 def _fitting(contract: Contract, case: Case, device: str) -> Case:
     """A case of a file of shapes; UsageError where its tensors are more than memory holds, of a GPU more than any's."""
     takes = contract.bytes(case.size, case.param, case.torch_dtype.itemsize)
-    has = psutil.virtual_memory().total if device == "cpu" else GPU_MEMORY
+    has = available_memory() if device == "cpu" else GPU_MEMORY
     if takes > has:
         raise selection.UsageError(
             f"--shapes: {case.op} with {', '.join(f'{name} = {n}' for name, n in case.sizes)}: expected operands and "
-            f"outputs of at most {has / 2**30:.3g} GiB, the memory there is, got {takes / 2**30:.3g} GiB"
+            f"outputs of at most {has / 2**30:.3g} GiB, the memory to be had, got {takes / 2**30:.3g} GiB"
         )
     return case
 

@@ -58,6 +58,11 @@ def _gradient_scales(draw: Draw):
     return {**dict(zip("qkv", attention.heads(draw), strict=True)), "do": do * scale}
 
 
+def _beyond_float16(draw: Draw):
+    """dp, ds and all gradients beyond what float16 holds; bfloat16 holds them."""
+    return {**_family(attention.heads)(draw), "do": draw.normal(draw.shape("do"), 2.0**24)}
+
+
 def _value_offset(draw: Draw):
     """Values far from 0: dp and delta are large, their difference is not."""
     q, k, v = attention.heads(draw)
@@ -162,13 +167,6 @@ SMALL_ADDENDS = {
         dict(B=1, Hq=64, Hkv=1, Sq=2, Sk=2, D=16), _small_addends_of_queries, dtype="float16"
     ),
 }
-
-
-def _beyond_float16(draw: Draw):
-    """dp, ds and all gradients beyond what float16 holds; bfloat16 holds them."""
-    return {**_family(attention.heads)(draw), "do": draw.normal(draw.shape("do"), 2.0**24)}
-
-
 contract = Contract(
     gradient_of="attention",
     operands={
