@@ -79,9 +79,7 @@ def prepare(device: str) -> None:
         raise RuntimeError(reason)
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-        from touchstone.backends.triton.runtime import interpreter
-
-        interpreter.install()
+        _interpreter().install()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
         from touchstone.backends.triton.runtime import caching
@@ -203,9 +201,7 @@ def writers(device: str) -> AbstractContextManager[Any] | None:
     program and the source line that wrote a byte last, or is None."""
     if device != "cpu" or _mode() != "interpret":
         return None
-    from touchstone.backends.triton.runtime import interpreter
-
-    return interpreter.writers()
+    return _interpreter().writers()
 
 
 def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[None]]]:
@@ -220,6 +216,8 @@ def instruments(device: str) -> dict[str, Callable[[], AbstractContextManager[No
 
 
 def _interpreter() -> ModuleType:
+    import triton  # noqa: F401 - where `_later` waits for it, it needs the whole package below, not one half imported
+
     from touchstone.backends.triton.runtime import interpreter
 
     return interpreter
@@ -230,9 +228,7 @@ def undefined(device: str, conspicuous: Collection[str] | None) -> AbstractConte
     give, but conspicuous at those places ("k.py:12"; None: everywhere); it gives what was undefined, by place."""
     if device != "cpu" or _mode() != "interpret":
         return None
-    from touchstone.backends.triton.runtime import interpreter
-
-    return interpreter.undefined(conspicuous)
+    return _interpreter().undefined(conspicuous)
 
 
 def tune(launcher: Callable[..., Any], arguments: dict[str, Any], verify: Callable[[], bool], write: bool = True):

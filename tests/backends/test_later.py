@@ -141,3 +141,21 @@ def test_nothing_is_watched_for_a_gpu(backend, monkeypatch):
     monkeypatch.setattr(backend, "_later", later := Later("numba", lambda: None))
     backend.expect("cuda")
     assert not later.watching
+
+
+@pytest.mark.parametrize("backend", ["triton", "numba", "cupy"])
+def test_a_kernel_of_neither_language_is_called_under_all_instruments(backend, tmp_path):
+    """A torch function within `running()` launches on every engine, whose library nobody has imported by then."""
+    code = f"""
+import sys
+import torch
+from touchstone.backends import {backend} as language
+language.expect("cpu") if hasattr(language, "expect") else None
+for name, instrument in language.instruments("cpu").items():
+    with instrument():
+        torch.ones(2).add_(1)
+    print(name)
+"""
+    done = processes.run_touchstone(["-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert INSTRUMENTS["triton" if backend == "triton" else "numba"][0] in done.stdout
