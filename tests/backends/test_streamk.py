@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy.lib.gemm import by_spans, by_warpgroups
+from touchstone.backends.cupy.lib import gemm
+from touchstone.backends.cupy.lib.gemm import by_more_warpgroups, by_parts, by_spans, by_warpgroups
 from touchstone.backends.signatures.matmul import spans
 from touchstone.conformance.discovery import registry
 
@@ -22,7 +23,47 @@ def test_what_is_cut():
 def test_tiles_that_leave_the_least_idle():
     assert by_warpgroups(3000, 3000, 132).definitions["TILE_N"] == 192  # 2.9 rounds of clusters, 2.2 with 256 columns
     assert by_warpgroups(8192, 8192, 132).definitions["TILE_N"] == 256
-    assert by_warpgroups(128, 14336, 132).definitions == {"TILE_N": 128, "STAGES": 6, "CLUSTER": 1, "GROUP": 8}
+    few = {"TILE_M": 128, "TILE_N": 128, "STAGES": 6, "CLUSTER": 1, "GROUP": 8}
+    assert by_warpgroups(128, 14336, 132).definitions == few
+
+
+@pytest.mark.parametrize(
+    ("M", "K", "N", "pitch", "tile"),
+    [
+        (4096, 4096, 4096, 4096, (128, 256)),
+        (3072, 3072, 3072, 3072, (128, 192)),  # three rounds; two of 192 rows take 4 % longer
+        (3000, 3000, 3000, 3000, (192, 192)),  # rows of 64 elements lie across lines: fewer of them for a product
+        (3000, 3000, 3000, 3072, (128, 192)),
+        (6000, 5000, 7000, None, (192, 192)),
+        (2500, 3400, 4200, None, (128, 256)),
+    ],
+)
+def test_tiles_by_what_their_operands_take_to_load(M, K, N, pitch, tile, monkeypatch):
+    monkeypatch.setattr(gemm, "processors", lambda device: 132)
+    a = torch.empty_strided((M, K), (pitch or K, 1), dtype=torch.bfloat16, device="meta")
+    b = torch.empty_strided((K, N), (pitch or N, 1), dtype=torch.bfloat16, device="meta")
+    found = by_more_warpgroups(a, b).definitions
+    assert (found["TILE_M"], found["TILE_N"]) == tile
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "blocks", "tile"),
+    [
+        (16, 4096, 14336, 128, {"TILE_N": 16, "PARTS": 4, "SWAPPED": True}),
+        (16, 14336, 4096, 112, {"TILE_N": 16, "PARTS": 1, "SWAPPED": True}),
+        (40, 8192, 4096, 128, {"TILE_N": 64, "PARTS": 2, "SWAPPED": True}),
+        (1, 128, 100, 2, {"TILE_N": 16, "PARTS": 2, "SWAPPED": True}),  # no more parts than steps of k
+        (128, 4096, 4096, 128, {"TILE_N": 64, "PARTS": 2, "SWAPPED": False}),
+        (256, 4096, 4096, 128, {"TILE_N": 128, "PARTS": 2, "SWAPPED": False}),
+        (128, 14336, 4096, None, None),  # a tile for nearly every multiprocessor
+        (4096, 4096, 4096, None, None),
+    ],
+)
+def test_parts_of_a_cluster(M, N, K, blocks, tile, monkeypatch):
+    monkeypatch.setattr(gemm, "processors", lambda device: 132)
+    found = by_parts(M, N, K, True, GPU)
+    assert (found and found.blocks) == blocks
+    assert found is None or tile.items() <= found.definitions.items()
 
 
 @pytest.mark.needs("g++")
@@ -43,4 +84,29 @@ def test_strips_of_a_tile_do_not_overtake_the_last_one_of_the_tile_before(order)
     a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(0)).half() for shape in ((300, 72), (72, 520)))
     with emulator.schedule(order):
         c = registry.variants("cupy", "matmul")["wgmma"](a, b)
+    torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize(
+    ("sizes", "a_strides"),
+    [
+        ((9, 300, 130), (304, 1)),  # two parts of two tiles: transposed, 16 rows
+        ((30, 520, 200), (1, 32)),  # a along m, whose squares have 64 rows
+        ((60, 264, 136), (264, 1)),
+        ((130, 200, 60), (200, 1)),  # two tiles of two parts
+        ((70, 136, 100), (1, 72)),
+    ],
+    ids=str,
+)
+def test_sums_of_a_cluster_in_cuda(sizes, a_strides, order):
+    M, K, N = sizes
+    seed = torch.Generator().manual_seed(0)
+    tiles = by_parts(M, N, K, a_strides[1] == 1, CPU)
+    assert tiles is not None and tiles.definitions["PARTS"] > 1
+    a = torch.empty_strided((M, K), a_strides, dtype=torch.half).copy_(torch.randn(M, K, generator=seed))
+    b = torch.randn((N, K + 8 - K % 8), generator=seed).half()[:, :K].t()
+    with emulator.schedule(order), emulator.races():
+        c = registry.variants("cupy", "matmul")["clusterk"](a, b)
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)

@@ -85,16 +85,43 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 
     `together` operands b of one shape share a tile's columns. Operands and c are 16-bit.
     """
-    cluster = _cluster(M)
+    tiles = [(128, 256), (128, 192), (128, 128)] if together == 1 else [(128, 256), (128, 128)]
+    return _fastest(M, N, processors, tiles, together, (_LOADED, _LOADED))
 
-    def clusters(tile_n: int) -> int:
-        return ceil_div(M, cluster * 128) * ceil_div(N, tile_n // together)
 
-    def time(tile_n: int) -> float:
-        return ceil_div(clusters(tile_n), processors // cluster) * tile_n * _SLOWER[tile_n]
+def by_more_warpgroups(a: torch.Tensor, b: torch.Tensor) -> Tiling:
+    """For wgmma.cuh: the tile, of 128 or 192 rows, with which the product of `a` and `b` takes the least time."""
+    tiles = [(128, 256), (128, 192), (192, 192), (128, 128)]
+    return _fastest(a.shape[0], b.shape[1], processors(a.device), tiles, 1, (_loaded(a), _loaded(b)))
 
-    tile_n = min((256, 192, 128) if together == 1 else (256, 128), key=time)
-    return _by_warpgroups(min(clusters(tile_n), processors // cluster), tile_n, cluster)
+
+# What the copy of a row or column of 64 elements takes, in products: where it is a line of the L2 cache, and where it
+# lies across two (H200: 2.2 and 3.1 ns, 0.022 ns). A step of k takes the longer of both, and a little more.
+_LOADED, _LOADED_ACROSS = 100, 143
+
+
+def _loaded(x: torch.Tensor) -> int:
+    """Of a matrix with an axis of stride 1."""
+    pitch = max(x.stride()) if min(x.shape) > 1 else 0
+    return _LOADED if x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0 else _LOADED_ACROSS
+
+
+def _fastest(
+    M: int, N: int, processors: int, tiles: list[tuple[int, int]], together: int, loaded: tuple[int, int]
+) -> Tiling:
+    cluster = 2 if M > 128 else 1  # blocks that share b, where c has rows for both
+
+    def clusters(tile: tuple[int, int]) -> int:
+        return ceil_div(M, cluster * tile[0]) * ceil_div(N, tile[1] // together)
+
+    def time(tile: tuple[int, int]) -> float:
+        m, n = tile
+        copies = loaded[0] * m + loaded[1] * n / cluster
+        step = (max(m * n, copies) + copies / 6) * (1 if m == 128 else 1.04)
+        return ceil_div(clusters(tile), processors // cluster) * step
+
+    tile = min(tiles, key=time)
+    return _by_warpgroups(min(clusters(tile), processors // cluster), *tile, cluster)
 
 
 def mapped(
@@ -121,28 +148,46 @@ class Spans(NamedTuple):
 
 def by_spans(M: int, N: int, K: int, device: torch.device) -> Spans | None:
     """Tiles of 128 columns for wgmma.cuh, None where cutting them along k would not pay."""
-    cluster, tile_n = _cluster(M), 128
+    cluster, tile_n = 2 if M > 128 else 1, 128
     tiles = ceil_div(M, cluster * 128) * ceil_div(N, tile_n)
     clusters = spans(tiles, ceil_div(K, 64), processors(device) // cluster, 64, device)
     if not clusters:
         return None
-    tiling, held = _by_warpgroups(clusters, tile_n, cluster), 2 * clusters * cluster * 128 * tile_n
+    tiling, held = _by_warpgroups(clusters, 128, tile_n, cluster), 2 * clusters * cluster * 128 * tile_n
     return Spans(tiling, clusters, held, (tiles * cluster, 128 // 8))
 
 
-_SLOWER = {256: 1.0, 192: 1.12, 128: 1.25}  # for each column: a's part of a tile is read for fewer of them
+def by_parts(M: int, N: int, K: int, a_along_k: bool, device: torch.device) -> Tiling | None:
+    """For clusterk.cu: tiles whose k the blocks of a cluster share, None where there are tiles enough without.
+
+    Up to 64 rows are the short side of a tile, of which two blocks run at once; beyond, two blocks share a tile.
+    """
+    places, steps = processors(device), max(ceil_div(K, 64), 1)
+    if M <= 64:
+        rows = next(rows for rows in (16, 32, 64) if rows >= (M if a_along_k else 64))
+        tiles = ceil_div(N, 128)
+        parts = next((parts for parts in (1, 2, 4) if tiles * parts >= 0.7 * places), 8)
+        while parts > steps:
+            parts //= 2
+        return _by_parts(tiles, parts, rows, {16: 6, 32: 5, 64: 4}[rows], swapped=True)
+    for tile_n, stages in ((64, 9), (128, 7)):
+        tiles = ceil_div(M, 128) * ceil_div(N, tile_n)
+        if 0.6 * places <= 2 * tiles <= places and steps >= 2:
+            return _by_parts(tiles, 2, tile_n, stages, swapped=False)
+    return None
 
 
-def _cluster(M: int) -> int:
-    """Blocks of a cluster, which share b: two where c has rows for both."""
-    return 2 if M > 128 else 1
+def _by_parts(tiles: int, parts: int, tile_n: int, stages: int, swapped: bool) -> Tiling:
+    tile = {"TILE_M": 128, "TILE_N": tile_n, "STAGES": stages, "CLUSTER": 1, "GROUP": 8}
+    shared = stages * ((128 + tile_n) * 64 * 2 + 2 * 8)
+    return Tiling(tiles * parts, 384, shared, {**tile, "PARTS": parts, "SWAPPED": swapped})
 
 
-def _by_warpgroups(clusters: int, tile_n: int, cluster: int) -> Tiling:
-    stages = 6 if tile_n == 128 else 4
-    elements = stages * (128 + tile_n) * 64 + 8 * 2 * 16 * 64  # the ring, and two strips for each of eight warps
-    definitions = {"TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8}
-    return Tiling(clusters * cluster, 384, elements * 2 + stages * 2 * 8, definitions)
+def _by_warpgroups(clusters: int, tile_m: int, tile_n: int, cluster: int) -> Tiling:
+    stages, strips = 6 if tile_n == 128 else 4, 2 if tile_m == 128 else 1
+    elements = stages * (tile_m + tile_n) * 64 + strips * tile_m * 64  # the ring, and strips for each warp's 16 rows
+    definitions = {"TILE_M": tile_m, "TILE_N": tile_n, "STAGES": stages, "CLUSTER": cluster, "GROUP": 8}
+    return Tiling(clusters * cluster, 128 + 2 * tile_m, elements * 2 + stages * 2 * 8, definitions)
 
 
 def along_k(name: str, x: torch.Tensor, k_axis: int) -> bool:

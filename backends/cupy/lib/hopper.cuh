@@ -29,6 +29,10 @@ __device__ inline void barrier_expect(Barrier* barrier, int bytes) {
                  : "memory");
 }
 
+__device__ inline void barrier_arrive(Barrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Arrives at the same barrier of block `rank` of the cluster.
 __device__ inline void barrier_arrive(Barrier* barrier, int rank) {
     asm volatile("{\n"
@@ -69,6 +73,20 @@ template <int stages> struct Slot {
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Four neighbours at the same place of block `rank` of the cluster, the first on 16 bytes.
+__device__ inline float4 cluster_load(const float* place, int rank) {
+    float4 four;
+    asm volatile("{\n"
+                 ".reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
+                 "}"
+                 : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                 : "r"(shared_address(place)), "r"(rank)
+                 : "memory");
+    return four;
+}
 
 // Starts copying the map's box at column x and row y to shared memory, with zeros for what is outside of the matrix;
 // all bytes of the box count at the barrier.
@@ -183,9 +201,10 @@ template <int count> __device__ inline void wgmma_settle(float (&d)[count][4]) {
 #define WGMMA_SIXTEEN(j) WGMMA_FOUR(j), WGMMA_FOUR(j + 1), WGMMA_FOUR(j + 2), WGMMA_FOUR(j + 3)
 #define WGMMA_32(j) WGMMA_SIXTEEN(j), WGMMA_SIXTEEN(j + 4)
 #define WGMMA_64(j) WGMMA_32(j), WGMMA_32(j + 8)
+#define WGMMA_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WGMMA_NAMES_16 WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_NAMES_32                                                                                                 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
-    "%24, %25, %26, %27, %28, %29, %30, %31"
+    WGMMA_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_NAMES_64                                                                                                 \
     WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -216,6 +235,8 @@ template <int count> __device__ inline void wgmma_settle(float (&d)[count][4]) {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(!b_along_k));                           \
     }
 #define WGMMA_TYPE(element, type)                                                                                      \
+    WGMMA(16, element, type, WGMMA_NAMES_8, "%12", "%8, %9, add, 1, 1, %10, %11;\n}", WGMMA_FOUR(0), WGMMA_FOUR(1))    \
+    WGMMA(32, element, type, WGMMA_NAMES_16, "%20", "%16, %17, add, 1, 1, %18, %19;\n}", WGMMA_SIXTEEN(0))             \
     WGMMA(64, element, type, WGMMA_NAMES_32, "%36", "%32, %33, add, 1, 1, %34, %35;\n}", WGMMA_32(0))                  \
     WGMMA(128, element, type, WGMMA_NAMES_64, "%68", "%64, %65, add, 1, 1, %66, %67;\n}", WGMMA_64(0))                 \
     WGMMA(192, element, type, WGMMA_NAMES_96, "%100", "%96, %97, add, 1, 1, %98, %99;\n}", WGMMA_64(0), WGMMA_32(16))  \

@@ -1,15 +1,16 @@
-// Products on Hopper: one warpgroup keeps a ring of tiles filled by the copy engine, two multiply them straight from
-// shared memory, and blocks stay for as many tiles of c as fall to them. TILE_N, STAGES, CLUSTER, GROUP, A_ALONG_K and
-// B_ALONG_K come from the launcher (gemm.py: by_warpgroups); ELEMENT is a 16-bit type. TOGETHER matrices b of one shape
-// share a tile, each with COLS of its columns, the same ones.
+// Products on Hopper: one warpgroup keeps a ring of tiles filled by the copy engine, others multiply them straight from
+// shared memory, and blocks stay for as many tiles of c as fall to them. TILE_M, TILE_N, STAGES, CLUSTER, GROUP,
+// A_ALONG_K and B_ALONG_K come from the launcher (gemm.py: by_warpgroups); ELEMENT is a 16-bit type. TOGETHER matrices b
+// of one shape share a tile, each with COLS of its columns, the same ones.
 #pragma once
 #include "hopper.cuh"
 
-constexpr int TILE_M = 128, DEPTH = 64, COLS = TILE_N / TOGETHER;
-constexpr int THREADS = 384, WARPS = 8;         // a warpgroup that loads, then two of which each multiplies 64 rows
+constexpr int DEPTH = 64, COLS = TILE_N / TOGETHER;
+constexpr int WARPS = TILE_M / 16, THREADS = 128 + WARPS * 32;  // a warpgroup that loads, then one for every 64 rows
+constexpr int REGISTERS = WARPS == 8 ? 240 : 160;  // of a thread that multiplies
 constexpr int SIDE = 64, BOX = SIDE * SIDE;     // the copy engine brings squares, rows of 128 bytes
 constexpr int A_TILE = TILE_M * DEPTH, STAGE = A_TILE + TILE_N * DEPTH;  // elements
-constexpr int STRIP = 16 * SIDE, STRIPS = 2;    // what a warp stores at once, and how many are under way
+constexpr int STRIP = 16 * SIDE, STRIPS = WARPS == 8 ? 2 : 1;  // what a warp stores at once, how many are under way
 constexpr int STEP = 16;                        // of k, in one instruction
 
 struct Shared {
@@ -48,7 +49,7 @@ struct Tiles {
 };
 
 // One thread: fills the ring. Each block of a cluster loads its a, and its share of the tile's b for all of them.
-template <typename Work>
+template <typename Work, typename Shared>
 __device__ inline void load(
     const TensorMap& a, const TensorMap& even, const TensorMap& odd, Work tile, Shared& shared
 ) {
@@ -99,7 +100,8 @@ __device__ inline void multiply(Sums& sum, const ELEMENT* stage, int warpgroup) 
 // This warp has read a stage: it tells each block that writes there.
 __device__ inline void release(Barrier* empty) {
     const int lane = threadIdx.x % 32;
-    if (lane < CLUSTER) barrier_arrive(empty, lane);
+    if (CLUSTER == 1 && lane == 0) barrier_arrive(empty);
+    if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive(empty, lane);
 }
 
 __device__ inline unsigned rounded(const float* pair) { return pack_pair<ELEMENT>(pair[0], pair[1]); }
@@ -148,16 +150,10 @@ __device__ inline void store(
     else store(sum, c, m, n, M, N);
 }
 
-// All of a block's work: Tiles, or what has its members. finish(sum, tile, m, strips) has the sums of a warp's 16 rows
-// from row m on, of `even` from column tile.n() on and then of `odd`, and two strips for `store`. Inlined whole: the
-// maps have to stay the kernel's parameters.
-template <typename Work, typename Finish>
-__device__ inline void work_on(
-    const Work& work, const TensorMap& a, const TensorMap& even, const TensorMap& odd, const Finish& finish
-) {
+// The block's memory, with barriers that the other blocks of its cluster can use: for all threads, before all else.
+template <typename Shared> __device__ inline Shared& begun() {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
-    const int warpgroup = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;  // of those that multiply
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(&shared.full[stage], 1), barrier_init(&shared.empty[stage], WARPS * CLUSTER);
@@ -165,26 +161,46 @@ __device__ inline void work_on(
         barrier_init_fence();
     }
     cluster_arrive(), cluster_wait();  // the barriers are there, also for the other blocks
-    if (warpgroup < 0) {
+    return shared;
+}
+
+// The work of the warpgroups that multiply: finish(sum, tile, m, warp) has the sums of a warp's 16 rows from row m
+// on, of `even` from column tile.n() on and then of `odd`.
+template <typename Work, typename Shared, typename Finish>
+__device__ inline void multiply_all(const Work& work, Shared& shared, const Finish& finish) {
+    const int warpgroup = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;
+    Slot<STAGES> slot;
+    for (Work tile = work; tile.more(); tile.next()) {
+        Sums sum = {};
+        const int first = tile.first(), last = tile.last();
+        for (int k = first, previous = 0; k < last; k += DEPTH, previous = slot.stage, slot.next()) {
+            barrier_wait(&shared.full[slot.stage], slot.parity);
+            multiply(sum, shared.stages[slot.stage], warpgroup);
+            wgmma_wait<1>();
+            if (k > first) release(&shared.empty[previous]);
+        }
+        wgmma_wait<0>();
+        wgmma_settle(sum);
+        if (first < last) release(&shared.empty[(slot.stage + STAGES - 1) % STAGES]);
+        finish(sum, tile, tile.m() + warp * 16, warp);
+    }
+}
+
+// All of a block's work: Tiles, or what has its members; finish(sum, tile, m, strips) as above, with two strips of the
+// warp for `store`. Inlined whole: the maps have to stay the kernel's parameters.
+template <typename Work, typename Finish>
+__device__ inline void work_on(
+    const Work& work, const TensorMap& a, const TensorMap& even, const TensorMap& odd, const Finish& finish
+) {
+    Shared& shared = begun<Shared>();
+    if (threadIdx.x < 128) {
         give_registers<24>();
         if (threadIdx.x == 0) load(a, even, odd, work, shared);
     } else {
-        take_registers<240>();
-        Slot<STAGES> slot;
-        for (Work tile = work; tile.more(); tile.next()) {
-            Sums sum = {};
-            const int first = tile.first(), last = tile.last();
-            for (int k = first, previous = 0; k < last; k += DEPTH, previous = slot.stage, slot.next()) {
-                barrier_wait(&shared.full[slot.stage], slot.parity);
-                multiply(sum, shared.stages[slot.stage], warpgroup);
-                wgmma_wait<1>();
-                if (k > first) release(&shared.empty[previous]);
-            }
-            wgmma_wait<0>();
-            wgmma_settle(sum);
-            if (first < last) release(&shared.empty[(slot.stage + STAGES - 1) % STAGES]);
-            finish(sum, tile, tile.m() + warp * 16, shared.strips[warp]);
-        }
+        take_registers<REGISTERS>();
+        multiply_all(work, shared, [&](Sums& sum, const Work& tile, int m, int warp) {
+            finish(sum, tile, m, shared.strips[warp]);
+        });
         copy_out_wait<0>();
     }
     cluster_arrive(), cluster_wait();  // no block leaves while others write to its shared memory

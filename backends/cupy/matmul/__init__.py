@@ -15,6 +15,8 @@ splitk: K is cut between blocks and a second kernel adds their float32 partials,
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
 streamk: wgmma; tiles that are fewer than the multiprocessors are laid end to end along k and cut into equal spans, and
   a second kernel adds the pieces [osama2023]
+clusterk: wgmma for few rows; the blocks of a cluster cut a tile's k and add their sums through each other's shared
+  memory, so that no second kernel has to be launched [hoque2024]
 tf32: warptiled's tiles on the tensor cores, float32 operands rounded to tf32 [xlite2025]
 """
 
@@ -24,22 +26,24 @@ import torch
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.lib.gemm import (
+    SQUARE,
     STRIP,
     Tiling,
     along_k,
     blocks,
     by_lanes,
+    by_more_warpgroups,
     by_more_warps,
+    by_parts,
     by_spans,
     by_threads,
-    by_warpgroups,
     by_warps,
     ceil_div,
     mapped,
     processors,
     sixteen_bits,
 )
-from touchstone.backends.cupy.runtime.hopper import TensorMap
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import HALF, variant
 
@@ -52,6 +56,7 @@ _pipelined = Module(__file__, "pipelined.cu")
 _splitk = Module(__file__, "splitk.cu")
 _wgmma = Module(__file__, "wgmma.cu")
 _streamk = Module(__file__, "streamk.cu")
+_clusterk = Module(__file__, "clusterk.cu")
 _tf32 = Module(__file__, "tf32.cu")
 
 
@@ -160,7 +165,7 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c.zero_()
     maps, layouts = mapped(a, b, ("a", "b"))
     of_c = TensorMap(c, STRIP) if N % 8 == 0 else None
-    tiles = by_warpgroups(M, N, processors(a.device))
+    tiles = by_more_warpgroups(a, b)
     config = {**layouts, **tiles.definitions}
     _wgmma.launch(
         "matmul_wgmma",
@@ -198,6 +203,30 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     operands = (*maps, of_c, c, partial, M, N, K)
     _streamk.launch("matmul_streamk", tiles.blocks, tiles.threads, *operands, shared=tiles.shared, **config)
     _streamk.launch("matmul_add_pieces", cut.adding, 256, partial, c, M, N, K, cut.clusters, **config)
+    return c
+
+
+@variant(needs="sm_90a", dtypes=HALF)
+def clusterk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); of `a` and of `b` either axis may be the contiguous one.
+
+    Declines what `wgmma` declines. As [hoque2024], with the memory of a cluster for atomics.
+    """
+    M, K, N = shapes("M K, K N", a=a, b=b)
+    if a.dtype is torch.float32 or 0 in (M, N, K):
+        return wgmma(a, b)
+    left, a_along_k = along_last("a", a)
+    right, b_along_k = along_last("b", b.t())
+    tiles = by_parts(M, N, K, a_along_k, a.device)
+    if tiles is None:
+        return streamk(a, b)
+    c = a.new_empty(M, N)
+    along, maps = (a_along_k, b_along_k), (TensorMap(left, SQUARE), TensorMap(right, SQUARE))
+    if tiles.definitions["SWAPPED"]:
+        narrow = TensorMap(left, (min(tiles.definitions["TILE_N"], 64), 64))
+        along, maps = (b_along_k, a_along_k), (TensorMap(right, SQUARE), narrow)
+    config = {"dtype": a.dtype, "arch": "sm_90a", "A_ALONG_K": along[0], "B_ALONG_K": along[1], **tiles.definitions}
+    _clusterk.launch("matmul_clusterk", tiles.blocks, tiles.threads, *maps, c, M, N, K, shared=tiles.shared, **config)
     return c
 
 
