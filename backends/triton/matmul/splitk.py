@@ -1,4 +1,4 @@
-"""splitk: several programs share a tile of C, each with its own part of K."""
+"""splitk and splitk_pdl: several programs share a tile of C, each with its own part of K."""
 
 import torch
 import triton
@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["chunk"])
@@ -25,6 +26,7 @@ def _splitk_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tl.cdiv(M, BLOCK_M) * tiles_n
@@ -41,12 +43,16 @@ def _splitk_kernel(
         a = tl.load(a_rows + k[None, :] * stride_ak, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
         b = tl.load(b_cols + k[:, None] * stride_bk, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    if DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()  # once every program is here, those that add begin, and wait
     partial_rows = partial_ptr + (split.to(tl.int64) * M + m[:, None]) * N
     tl.store(partial_rows + n[None, :], acc, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr):
+def _add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    if DEPENDENT:
+        tl.extra.cuda.gdc_wait()  # until the partials are there
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK,), tl.float32)
     for _ in range(splits):  # a fixed order: the same bits in every run
@@ -57,6 +63,16 @@ def _add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr):
 
 def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
+    return _splitk(a, b, dependent=False)
+
+
+@variant(needs="sm_90")
+def splitk_pdl(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [cuda2025pdl]."""
+    return _splitk(a, b, dependent=True)
+
+
+def _splitk(a: torch.Tensor, b: torch.Tensor, dependent: bool) -> torch.Tensor:
     M, K, N = shapes("M K, K N", a=a, b=b)
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
@@ -83,8 +99,10 @@ def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         BLOCK_M=block_m,
         BLOCK_N=64,
         BLOCK_K=block_k,
+        DEPENDENT=dependent,
         num_warps=warps,
         num_stages=4,
     )
-    _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, BLOCK=1024, num_warps=4)
+    options = dict(BLOCK=1024, DEPENDENT=dependent, num_warps=4, launch_pdl=dependent)
+    _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, **options)
     return c
