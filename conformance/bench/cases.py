@@ -116,9 +116,10 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             if baselines or chosen.device == "cuda"
             else ([], {})
         )
-        made.left_out |= {f"{name}: {baseline}": reason for baseline, reason in absent.items()}
         named = None if wanted.named is None else [each for each in wanted.named if each.get("op") in (None, op, name)]
         found = _cases(contract, bench, name, dtype, wanted.shapes, named, chosen, taking)
+        if found:  # a file of shapes may name none of the op
+            made.left_out |= {f"{name}: {baseline}": reason for baseline, reason in absent.items()}
         for case in found[:1] if wanted.first else found:
             within = [(b, s) for b, s in taking if b == "" or contract.work(case) <= chosen.ceiling(b)]
             if within or running:

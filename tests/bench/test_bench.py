@@ -290,6 +290,17 @@ def test_a_file_of_shapes(tmp_path):
         cases.plan(chosen, "tiny", None)
 
 
+def test_of_ops_that_a_file_of_shapes_does_not_name_nothing_is_said(tmp_path):
+    path = tmp_path / "shapes.json"
+    path.write_text(json.dumps([{"op": "matmul", "M": 8, "K": 4, "N": 2}]))
+    plan = cases.plan(
+        selection.select(device="cpu", backend="cupy", op="matmul,softmax"), str(path), ["float32"], baselines=True
+    )
+    assert [group.case.size for group in plan.groups] == [{"M": 8, "K": 4, "N": 2}]
+    assert any(what.startswith("matmul: ") for what in plan.left_out)
+    assert not any("softmax" in what for what in plan.left_out)
+
+
 def test_operands_lie_as_a_file_of_shapes_says(tmp_path):
     path = tmp_path / "shapes.json"
     entry = {"op": "matmul", "M": 8, "K": 4, "N": 2}
