@@ -131,7 +131,7 @@ def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
 def tails_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
     """Each function in float16, as far out as it has values there: an exponential that overflows or loses digits on the
     way to an answer that float16 holds. In the last row six times the argument is beyond the largest float16, and
-    the argument is not."""
+    the argument is not; with other operands that vary along it, each third product of them is."""
     size = {"rows": 7, "cols": 127}
 
     def family(draw: Draw) -> dict[str, torch.Tensor | None]:
@@ -139,6 +139,9 @@ def tails_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
         x = drawn[operand]
         assert x is not None
         x[-1] = x[-1].sign() * draw.uniform(x[-1].shape, 11000.0, 13000.0)
+        for name, other in drawn.items():
+            if name != operand and other is not None and other.shape == x.shape:
+                other[-1, ::3] = 8.0
         return drawn
 
     return {f"tails_{name}": Also(size, family, {"activation": name}, dtype="float16") for name in names}

@@ -53,7 +53,9 @@ def powers_of_two(size: Callable[[int], dict[str, Any]], **params: Any) -> dict[
 # a row longer than what one block or an index of 16 bits holds, and those without a tail
 LONG_ROWS = {"long_rows": Also({"rows": 2, "cols": 66001})} | powers_of_two(lambda n: {"rows": 3, "cols": n})
 ONE = each_of_one({"rows": 3, "cols": 33})
-ONE_ROW_MORE = {"one_row_more": Also({"rows": 1025, "cols": 5})}  # than whole tiles of rows, of any power of two
+# than whole tiles of rows, of any power of two; and so narrow that a tile of few rows is a square, in which the sum of
+# a row can be taken for that of a column
+ONE_ROW_MORE = {"one_row_more": Also({"rows": 2049, "cols": 2})}
 BEYOND_INT32 = {"rows": 2**17 + 3, "cols": 2**14 + 8}  # rows and columns of more than 2^31 elements
 SPECIAL_AT = ((3, 33), (17, 64), (5, 1025))  # where rows of NaN or infinities are tried
 CONSTANT_AT = ((3, 33), (17, 64), (4, 257))  # where rows without variance are; not longer, for the reason in `repeats`

@@ -149,7 +149,8 @@ def _nothing_is_left(call, arguments, outputs, case):
 
 
 def _exact_scales(call, arguments, outputs, case):
-    """By 1 and by 2 exactly, subnormals too; by 10/9 in 16 bits of numbers whose products are far from a tie."""
+    """By 1 and by 2 exactly, subnormals too, and the largest number to an infinity; by 10/9 in 16 bits of numbers whose
+    products are far from a tie."""
     x = arguments["x"]
     plain = {"bias": None, "residual": torch.zeros_like(x)} if "residual" in arguments else {}
     kept = _mask(call, arguments, _ones(arguments))
@@ -157,7 +158,8 @@ def _exact_scales(call, arguments, outputs, case):
     few = torch.full_like(x, 1.0)
     few[..., ::2] = 1.25
     rounded = (few.double() / 0.9).to(x.dtype)
-    wanted = [(0.0, x, x, torch.ones_like(kept)), (0.5, x, 2 * x, kept)]
+    most = torch.full_like(x, torch.finfo(x.dtype).max)
+    wanted = [(0.0, x, x, torch.ones_like(kept)), (0.5, x, 2 * x, kept), (0.5, most, most * 2, kept)]
     if x.element_size() == 2:
         wanted.append((0.1, few, rounded, tenth))
     for p, given, answer, where in wanted:

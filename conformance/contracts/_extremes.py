@@ -35,6 +35,13 @@ def _below_zero(draw: Draw) -> dict[str, torch.Tensor]:
     return {"x": x}
 
 
+def above_zero(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """All above zero: a minimum that starts at 0, or pads with it, is 0. The minimum is the last, along any axis."""
+    x = draw.uniform(draw.shape("x"), 0.5, 1.5)
+    x[..., -1] = x[-1] = 0.25
+    return {"x": x}
+
+
 def _worst(draw: Draw) -> dict[str, torch.Tensor]:
     """Nothing but the infinity that every number beats: what starts at the largest finite number, or at a sentinel,
     ends there."""

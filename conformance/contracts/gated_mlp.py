@@ -15,6 +15,7 @@ from touchstone.conformance.contracts.mlp import (
     SATURATED,
     SIZES,
     of_one,
+    one_row_of_transposed,
     saturated,
     shows,
     sparse,
@@ -80,6 +81,17 @@ def _beyond_float16(draw: Draw):
     """Hidden values that bfloat16 holds and float16 does not, though it holds each of their factors."""
     drawn = _plain(draw)
     return {**drawn, "x": drawn["x"] * 2.0**10}
+
+
+def _small_addends(draw: Draw):
+    """Gates of about 8. Of the sum over hidden units the first term is large and each other one less than half a unit
+    of it in 16 bits, together 1/128 of it."""
+    drawn = {name: torch.ones(draw.shape(name), dtype=torch.float64) for name in draw.operands}
+    drawn["w_gate"] = draw.uniform(draw.shape("w_gate"), 1.9, 2.1)
+    drawn["w_up"] /= draw.size["D"]
+    drawn["w_down"] *= values.small_addend(draw.size["H"]) / 8
+    drawn["w_down"][:1] = values.LARGE_ADDEND / 8
+    return drawn
 
 
 def _row_scales(draw: Draw):
@@ -207,7 +219,12 @@ contract = Contract(
         "binary": _binary,
     },
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},
-    also=of_one(_positive) | {"beyond_float16": Also(SIZES[0], _beyond_float16, dtype="bfloat16")},
+    also=of_one(_positive)
+    | one_row_of_transposed("w_gate", "w_up", "w_down")
+    | {
+        "beyond_float16": Also(SIZES[0], _beyond_float16, dtype="bfloat16"),
+        "small_addends": Also(dict(M=3, D=4, H=4099, N=5), _small_addends, dtype="float16"),
+    },
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -28,7 +28,7 @@ from touchstone.reference.group_norm import torch_group_norm
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
 LONG = [(3, 32, (8, 8)), (1, 2, (10007,)), (2, 1056, (3,)), (130, 6, (2, 2))]
 LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
-SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)))
+SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)))
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
 
 # of the U-Net of a diffusion model, where it joins its two halves; 32 groups and the contract's 3 divide the channels
@@ -110,6 +110,7 @@ contract = Contract(
     beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
     also={
         "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),
+        "special_one_element": Also({"N": 3, "C": 6, "trailing": (1,)}, "one_nan", {"groups": 6}),
         "channels_of_a_group": Also({"N": 2, "C": 1542, "trailing": (3,)}, dtype="float16"),  # 514
     }
     | bounds_rows.powers_of_two(lambda n: {"N": 2, "C": 6, "trailing": (n // 2,)})  # 3 groups of 2 channels

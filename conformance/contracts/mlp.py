@@ -236,6 +236,11 @@ def of_one(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> dict[str
     return found | {"one_row_of_many": Also(dict(M=1, D=17, H=2051, N=9))}
 
 
+def one_row_of_transposed(*weights: str) -> dict[str, Also]:
+    """One row where weights are nn.Linear's: a product with a vector may have a kernel for one layout of them alone."""
+    return {"one_row_of_transposed": Also({**SIZES[0], "M": 1}, layouts=dict.fromkeys(weights, "transposed"))}
+
+
 def beyond_float16(draw: Draw):
     """Hidden values that bfloat16 holds and float16 does not."""
     return normal(draw, 2.0**18, 2.0**18)
@@ -340,7 +345,10 @@ contract = Contract(
         **{name: saturated(signs) for name, signs in SATURATED.items()},
     },
     params={"activation": tuple(ACTIVATIONS)},
-    also=OF_EACH | of_one(negative) | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")},
+    also=OF_EACH
+    | of_one(negative)
+    | one_row_of_transposed("w1", "w2")
+    | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")},
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -136,6 +136,17 @@ def _small_addends(draw: Draw):
     return drawn
 
 
+def _small_addends_of_hidden(draw: Draw):
+    """The same of dx, which sums over hidden units. They are about 8: an activation's slope there is 1."""
+    drawn = {name: torch.ones(draw.shape(name), dtype=torch.float64) for name in draw.operands}
+    drawn["x"] *= 2.0**-12
+    drawn["b1"] = draw.uniform(draw.shape("b1"), 7.0, 9.0)
+    drawn["w2"] /= draw.size["N"]
+    drawn["w1"] *= values.small_addend(draw.size["H"])
+    drawn["w1"][:, :1] = values.LARGE_ADDEND
+    return drawn
+
+
 def _binary(draw: Draw):
     """Small integers and relu: every intermediate is an integer that bfloat16 holds, so all gradients are exact."""
     return {**mlp.binary(draw), "dy": mlp.sparse(draw, draw.shape("dy"), 64)}
@@ -189,9 +200,13 @@ contract = Contract(
     beyond_grid=mlp.BEYOND_GRID,
     also=mlp.OF_EACH
     | mlp.of_one(_family(mlp.negative))
+    | mlp.one_row_of_transposed("w1", "w2")
     | {"beyond_float16": Also(mlp.SIZES[0], _family(mlp.beyond_float16), dtype="bfloat16")}
     | {"one_row_more": Also(dict(M=1025, D=5, H=7, N=3))}  # than whole tiles, of any power of two
-    | {"small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16")},
+    | {
+        "small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16"),
+        "small_addends_of_hidden": Also(dict(M=3, D=5, H=4099, N=2), _small_addends_of_hidden, dtype="float16"),
+    },
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={

@@ -34,6 +34,7 @@ contract = multilinear.multilinear(
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
         "special_maximum": Also({"n": 97}, extremes.infinities, {"function": "max"}),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
+        "minimum_above_zero": Also({"n": 1025}, extremes.above_zero, {"function": "min"}),
     },
     large=[{"n": 2**25}, {"n": 2**28}],
     flops=lambda size, param: max(size["n"], 1),

@@ -86,9 +86,11 @@ contract = multilinear.multilinear(
         "columns_beyond_grid": Also({"rows": 3, "cols": 69001}, params={"axis": 0}),
         "one_column_in_steps": Also({"rows": 33, "cols": 1}, layouts={"x": "step"}),
         "one_row_more": Also({"rows": 1025, "cols": 5}, params={"axis": 0}),  # than whole tiles, of any power of two
+        "special_sum": Also({"rows": 3, "cols": 33}, extremes.infinities),
         "special_maximum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "max"}),
         "special_minimum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "min", "axis": 0}),
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
+        "minimum_above_zero": Also({"rows": 3, "cols": 1025}, extremes.above_zero, {"function": "min"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
         **powers_of_two(lambda n: {"rows": 3, "cols": n}),
         **{f"{name}_rows": one for name, one in powers_of_two(lambda n: {"rows": n, "cols": 3}, axis=0).items()},

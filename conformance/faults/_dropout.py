@@ -176,6 +176,12 @@ WRONG: Mapping[str, WrongDrop] = {
         "elements are kept with probability p, not dropped",
         lambda x, p, *s: torch.where(kept(x, p, *s), 0.0, x * scale(p)),
     ),
+    "largest_for_infinity": WrongDrop(
+        "special",
+        "what the scale takes beyond the largest float16 is that number",
+        lambda x, p, *s: torch.where(x.abs() <= 65504, right(x, p, *s).clamp(-65504, 65504), right(x, p, *s)),
+        F16,
+    ),
     "scale_missing": WrongDrop(
         "scale", "what is kept is not scaled", lambda x, p, *s: torch.where(kept(x, p, *s), x, 0.0)
     ),

@@ -116,6 +116,16 @@ def weight_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_rows=over_rows)
 
 
+@mutant("precision", dtypes=("float16",))
+def dx_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
+    "dx is rounded to its dtype after every tile of hidden units"
+
+    def over_hidden(a, b):
+        return dots.added(a, b, dots.tiles(a.shape[-1]), x.dtype)
+
+    return chain_rule(x, w1, b1, w2, b2, dy, activation=activation, over_hidden=over_hidden)
+
+
 @mutant("precision", dtypes=("float16", "bfloat16"))
 def bias_gradients_in_memory(x, w1, b1, w2, b2, dy, *, activation="gelu"):
     "db1 and db2 are rounded to their dtype after every row"

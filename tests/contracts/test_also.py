@@ -157,12 +157,13 @@ def tanh_in_16_bits(fn):
 
 
 def padded_with_0(fn):
-    """A maximum begins at 0 in the last part of many elements."""
+    """A maximum or a minimum begins at 0 in the last part of many elements."""
 
     def wrong(x, *, function, **kwargs):
         y = fn(x, function=function, **kwargs)
-        long = x.shape[kwargs.get("axis", 0)] > 1024
-        return y.clamp_min(0) if function == "max" and long else y
+        if function == "sum" or x.shape[kwargs.get("axis", 0)] <= 1024:
+            return y
+        return y.clamp_min(0) if function == "max" else y.clamp_max(0)
 
     return wrong
 
@@ -608,7 +609,72 @@ def without_the_last_of_full(fn):
     return wrong
 
 
+def tiles_of_hidden(along: dict[str, int]):
+    """The first output is added up in its own dtype, 32 hidden units after another."""
+    return in_parts(along, 32, (0,))
+
+
+def weights_flat_for_one_row(*weights: str):
+    """A product with a vector takes its matrix for contiguous."""
+
+    def make(fn):
+        def wrong(x, *rest, **params):
+            given = by_name(fn, (x, *rest), params)
+            taken = {name: given[name].as_strided(given[name].shape, (given[name].shape[1], 1)) for name in weights}
+            return called(fn, (x, *rest), params, taken if len(x) == 1 else {})
+
+        return wrong
+
+    return make
+
+
+def the_bias_alone(fn):
+    """A group of one element is its bias, whatever it is."""
+
+    def wrong(x, weight, bias, *, groups, **params):
+        alone = x[:1].numel() == groups
+        return fn(torch.zeros_like(x) if alone else x, weight, bias, groups=groups, **params)
+
+    return wrong
+
+
+def no_infinity_from_numbers(fn):
+    """A result beyond the largest number is that number."""
+
+    def wrong(*args, **kwargs):
+        found = fn(*args, **kwargs)
+        every = found if isinstance(found, tuple) else (found,)
+        held = tuple(y.clamp(-torch.finfo(y.dtype).max, torch.finfo(y.dtype).max) for y in every)
+        return held if isinstance(found, tuple) else held[0]
+
+    return wrong
+
+
+def correction_along_columns(fn):
+    """Of two rows the corrections are spread over two columns, not each over its own row."""
+
+    def wrong(x, weight, dy, **params):
+        dx, *others = fn(x, weight, dy, **params)
+        if x.shape[1] == 2 and len(x) > 2048:
+            without = fn(x, weight, torch.zeros_like(dy), **params)[0]
+            pairs = (dx - without)[:-1].unflatten(0, (-1, 2))
+            dx = torch.cat([pairs.mT.flatten(0, 1), dx[-1:]])
+        return (dx, *others)
+
+    return wrong
+
+
 WRONG = [
+    ("group_norm", "special_one_element", the_bias_alone),
+    ("gated_mlp", "small_addends", tiles_of_hidden({"w_gate": 1, "w_up": 1, "w_down": 0})),
+    ("gated_mlp", "one_row_of_transposed", weights_flat_for_one_row("w_down")),
+    ("mlp", "one_row_of_transposed", weights_flat_for_one_row("w2")),
+    ("mlp_backward", "one_row_of_transposed", weights_flat_for_one_row("w1")),
+    ("mlp_backward", "small_addends_of_hidden", tiles_of_hidden({"w1": 1, "b1": 0, "w2": 0})),
+    *((op, "tails_silu", no_infinity_from_numbers) for op in ("glu", "glu_backward")),
+    *((op, "minimum_above_zero", padded_with_0) for op in ("reduce", "reduce_rows")),
+    ("reduce_rows", "special_sum", changed(x=lambda x: x.nan_to_num(posinf=torch.nan))),
+    *((op, "one_row_more", correction_along_columns) for op in BACKWARD),
     ("matmul", "special_infinities", mutant("matmul", "parts_of_infinity")),
     ("merge_states", "special_one_part", mutant("merge_states", "one_part_is_passed_on")),
     ("reduce", "special_maximum", ends_finite),
