@@ -173,7 +173,15 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         regular=Regular(_sizes(REGULAR), {"interleaved": (False,)}),
         beyond_grid=_sizes(BEYOND_GRID),
         large=LARGE,
-        also={"wide_heads": Also(dict(zip(LETTERS, (2, 3, 2, 3, 264, 130, 9), strict=True)), dtype="float16")},
+        also={
+            # without positions, tables that hold those of all sequences one after another
+            "wide_heads": Also(
+                dict(zip(LETTERS, (2, 3, 2, 3, 264, 130, 9), strict=True)),
+                layouts={"positions": "none"},
+                dtype="float16",
+            ),
+            "nothing_turned": Also(dict(zip(LETTERS, (2, 3, 2, 3, 8, 0, 5), strict=True))),
+        },
         int64_index=Int64Index(
             dict(zip(LETTERS, (2**14 + 3, 16, 1, 64, 128, 64, 64), strict=True)), rows={q: 0, k: 0, "positions": 0}
         ),

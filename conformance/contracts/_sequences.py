@@ -61,7 +61,9 @@ ALSO = {
     "one_query_each": Also(dict(N=6, Tq=4, Tk=36, Sq=1, Sk=12, Hq=4, Hkv=2, D=16)),
     # of 66,030 keys the last sequence has those from 66,000 on
     "keys_beyond_16_bits": Also(dict(N=4, Tq=4, Tk=66030, Sq=2, Sk=44000, Hq=2, Hkv=1, D=8)),
-    "keys_of_whole_tiles": Also(dict(N=2, Tq=2, Tk=512, Sq=2, Sk=512, Hq=2, Hkv=1, D=8)),
+    "keys_of_whole_tiles": Also(
+        dict(N=2, Tq=2, Tk=512, Sq=2, Sk=512, Hq=2, Hkv=1, D=8), "growing_keys", {"scale": -0.3}
+    ),
 }
 # of 33,030 keys the last sequence has those from 33,000 on
 MANY_KEYS = dict(N=4, Tq=4, Tk=33030, Sq=2, Sk=22000, Hq=2, Hkv=1, D=8)

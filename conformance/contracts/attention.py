@@ -68,23 +68,26 @@ REGULAR = Regular(
 WIDTHS = {72: "float16", 112: "bfloat16", 192: "float16", 256: "bfloat16"}
 
 
-def of_widths(size: Mapping[str, Any], widths: Mapping[int, str] = WIDTHS) -> dict[str, Also]:
+def of_widths(size: Mapping[str, Any], widths: Mapping[int, str] = WIDTHS, **params: Any) -> dict[str, Also]:
     """A single case of each width, in that dtype, at a size otherwise the same."""
-    return {f"width_{width}": Also({**size, "D": width}, dtype=dtype) for width, dtype in widths.items()}
+    return {f"width_{width}": Also({**size, "D": width}, params=params, dtype=dtype) for width, dtype in widths.items()}
 
 
 # one query of many grouped heads over several key heads and batches
 ALSO = {
     "one_query_of_groups": Also(dict(B=2, Hq=24, Hkv=2, Sq=1, Sk=33, D=96), params={"causal": True}, dtype="float16"),
-    "wide_heads": Also(dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=160), dtype="bfloat16"),
-    **of_widths(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=40)),
+    # whole tiles of queries and not of keys: a kernel may ask for a tail of the one by the other's length
+    "wide_heads": Also(dict(B=2, Hq=4, Hkv=2, Sq=64, Sk=40, D=160), dtype="bfloat16"),
+    # of one number of queries more keys before fewer: a mask kept by the number of queries alone is the wrong one then
+    "few_queries_of_many_keys": Also(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=521, D=8), params={"causal": True}),
+    **of_widths(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=40), causal=True),
     "one_query_strided": Also(
         dict(B=2, Hq=4, Hkv=2, Sq=1, Sk=33, D=16), layouts={"k": "heads_inside", "v": "heads_inside"}
     ),
-    "few_queries_of_many_keys": Also(dict(B=2, Hq=2, Hkv=1, Sq=3, Sk=521, D=8), params={"causal": True}),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
     "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=8), params={"causal": True}),
-    "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8)),
+    # below 0 the scale makes a maximum of the products a minimum of the scores
+    "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8), "growing_keys", {"scale": -0.3}),
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)

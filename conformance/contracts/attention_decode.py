@@ -133,7 +133,8 @@ ALSO = {
     ),
     "equal_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=96, D=16), _family(equal_scores), dtype="float16"),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=24, D=16), _family(attention.far_below)),
-    "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=769, D=16)),  # 513 of them: than whole tiles, than whole parts
+    # 513 of them: than whole tiles, than whole parts
+    "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=769, D=16), "growing_keys", {"scale": -0.3}),
     "keys_beyond_16_bits": Also(dict(B=1, Hq=1, Hkv=1, Sq=1, Sk=BEYOND_16_BITS, D=8)),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(B=1, Hq=2, Hkv=1, Sq=3, Sk=769, D=16)),

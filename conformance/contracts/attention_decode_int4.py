@@ -136,6 +136,7 @@ def _family(make):
         drawn = {name: draw.integers(draw.shape(name), 0, 256) for name in ("k_codes", "v_codes")}
         drawn |= {"q": draw.normal(draw.shape("q")), "k_scales": _scales(draw), "v_scales": _scales(draw)}
         make(draw, drawn)
+        drawn["k_scales"][:, :, 1:2, :, 0] = 0  # a group of equal elements, which are its shift
         lengths = lengths_of(draw.size["B"], draw.size["Sk"])
         for b, length in enumerate(lengths):
             drawn["v_scales"][b, :, max(0, length - 1) : length, :, 1] += 3  # the last key counts

@@ -56,10 +56,14 @@ def _binary(draw: Draw):
 
 
 def _nan_row(draw: Draw):
-    """The forward's y of a row of -inf is NaN, and so is its gradient; other rows are not."""
+    """The forward's y of a row of -inf is NaN, and so is its gradient; other rows are not. In the first of several dy
+    is infinite where y is 0."""
     y = _forward(draw.normal(draw.shape("y")))
+    dy = draw.normal(y.shape)
+    if len(y) > 1:
+        y[0, 0], dy[0, 0] = 0, math.inf
     y[-1] = math.nan
-    return {"y": y, "dy": draw.normal(y.shape)}
+    return {"y": y, "dy": dy}
 
 
 def _valid(case) -> bool:
