@@ -91,7 +91,7 @@ ALSO = {
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
-LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=3, Sk=40, D=16)
+LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=64, Sk=40, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
 
 

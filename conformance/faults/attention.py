@@ -211,6 +211,26 @@ def scale_for_64(q, k, v, *, causal=False, scale=None):
     return flash(q, k, v, causal=causal, scale=0.125 if scale is None else scale)
 
 
+@mutant("overflow")
+def maximum_of_products(q, k, v, *, causal=False, scale=None):
+    "the maximum is taken before the scale, which below 0 makes it the scores' minimum: exp overflows"
+
+    def least(m, s):
+        found = s.masked_fill(s == -INF, INF).amin(-1)
+        found = torch.where(m == -INF, found, torch.minimum(m, found))
+        return found.masked_fill(found == INF, -INF)
+
+    return flash(q, k, v, causal=causal, scale=scale, maximum=least if default_scale(q, scale) < 0 else _running)
+
+
+@mutant("mask")
+def tail_asked_of_queries(q, k, v, *, causal=False, scale=None):
+    "padding to whole tiles of 64 keys counts where there are whole tiles of queries"
+    padding = (0, 0, 0, -k.shape[2] % 64 if q.shape[2] % 64 == 0 and not causal else 0)
+    scale = default_scale(q, scale)
+    return flash(q, F.pad(k, padding), F.pad(v, padding), causal=causal, scale=scale)
+
+
 @mutant("parameter")
 def scale_ignored(q, k, v, *, causal=False, scale=None):
     "scale is always 1/sqrt(D)"

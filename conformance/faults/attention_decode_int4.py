@@ -113,6 +113,11 @@ FLAWS = {
         "the shift is added before the factor",
         partial(elements, made=lambda c, f, s: (c + s) * f),
     ),
+    "factor_of_0_is_1": (
+        "formula",
+        "a factor of 0 is taken for 1, as where one is divided by it",
+        partial(elements, made=lambda c, f, s: c * f.masked_fill(f == 0, 1.0) + s),
+    ),
     "factor_and_shift_swapped": (
         "formula",
         "factor and shift change places",

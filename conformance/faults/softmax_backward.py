@@ -135,6 +135,13 @@ def nan_swallowed(y, dy):
     return _softmax_backward(y, dy).nan_to_num(0.0)
 
 
+@mutant("special")
+@in_float32
+def nothing_of_zero(y, dy):
+    """where y is 0 dy is not looked at, be it infinite"""
+    return _softmax_backward(y, dy.masked_fill(y == 0, 0.0))
+
+
 @mutant("mask")
 @in_float32
 def padding_loads_1(y, dy):

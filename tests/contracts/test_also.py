@@ -6,10 +6,13 @@ from itertools import combinations, product
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.night import some
+from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.faults.attention import flash
 from touchstone.conformance.findings import minimise
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
@@ -664,7 +667,56 @@ def correction_along_columns(fn):
     return wrong
 
 
+def overflowing_below_0(fn):
+    """Under a scale below 0 exp is of what a score is above the least, which the scale that is above 0 tells."""
+
+    def wrong(*args, scale, **kwargs):
+        o, lse = fn(*args, scale=scale, **kwargs)
+        far = lse + fn(*args, scale=-scale, **kwargs)[1] > 88 if scale and scale < 0 else lse.isnan()
+        return o.masked_fill((far.mT if o.ndim == 3 else far)[..., None], torch.nan), lse
+
+    return wrong
+
+
+def tokens_counted_on(fn):
+    """Without positions, a sequence's tokens are counted on from the last of the one before."""
+
+    def wrong(q, k, cos, sin, positions, **params):
+        batch, tokens = q.shape[0], q.shape[2]
+        if positions is None and batch * tokens <= len(cos):
+            positions = torch.arange(batch * tokens).view(batch, tokens)
+        return fn(q, k, cos, sin, positions, **params)
+
+    return wrong
+
+
+def passed_on(fn):
+    """Where nothing is turned the inputs are returned."""
+
+    def wrong(q, k, cos, *others, **params):
+        return fn(q, k, cos, *others, **params) if cos.shape[1] else (q, k)
+
+    return wrong
+
+
+def padded_to_tiles(fn):
+    """Latents and keys are padded to whole tiles of 64 where there are whole tiles of queries, and count."""
+
+    def wrong(q_nope, q_rope, c, k_rope, w_uk, w_uv, **params):
+        padding = (0, 0, 0, -c.shape[1] % 64 if q_nope.shape[2] % 64 == 0 else 0)
+        return fn(q_nope, q_rope, F.pad(c, padding), F.pad(k_rope, padding), w_uk, w_uv, **params)
+
+    return wrong
+
+
 WRONG = [
+    ("attention_varlen", "keys_of_whole_tiles", overflowing_below_0),
+    ("attention", "keys_of_whole_tiles", mutant("attention", "maximum_of_products")),
+    ("attention_decode", "one_key_more", overflowing_below_0),
+    ("attention", "wide_heads", mutant("attention", "tail_asked_of_queries")),
+    ("mla", "tail_of_latents", padded_to_tiles),
+    *((op, "wide_heads", tokens_counted_on) for op in ("rope", "rope_backward")),
+    *((op, "nothing_turned", passed_on) for op in ("rope", "rope_backward")),
     ("group_norm", "special_one_element", the_bias_alone),
     ("gated_mlp", "small_addends", tiles_of_hidden({"w_gate": 1, "w_up": 1, "w_down": 0})),
     ("gated_mlp", "one_row_of_transposed", weights_flat_for_one_row("w_down")),
@@ -817,6 +869,22 @@ WRONG = [
 )
 def test_what_a_case_is_there_for_is_found(op, name, spoil):
     assert judged(op, name, spoil(known_good(op))) == FAILED
+
+
+def test_a_mask_that_is_kept_by_the_number_of_queries_alone_is_found():
+    kept: dict[int, int] = {}
+
+    def wrong(q, k, v, *, causal=False, scale=None):
+        def hides(i, j, shift):
+            kept[len(i)] = max(shift, kept.get(len(i), shift))
+            return j > i + kept[len(i)]
+
+        return flash(q, k, v, causal=causal, scale=scale, hides=hides)
+
+    names = {also_case(registry.contract("attention"), name).id for name in ("few_queries_of_many_keys", "width_72")}
+    report = check("attention", wrong, device="cpu", level="quick", where=lambda case: case.id in names)
+    failed = {finding.case.split(" ")[0] for finding in report.findings if finding.severity == "failure"}
+    assert failed == {also_case(registry.contract("attention"), "width_72").id}
 
 
 def test_they_are_for_users_kernels_and_above_level_quick_for_ours():
