@@ -5,7 +5,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -541,7 +541,8 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
     if narrow is not None and tier == "dots" and narrows(contract.function, values, dtype):
         tier = "ops"  # the reference itself stores intermediates, which float64 hides
 
-    def samples(stored: str, amplified: int = AMPLIFIED, earlier: Sampled | None = None) -> Sampled:
+    @cache  # every judgement of an output that is rejected, and those that look for the cause, ask for the same ones
+    def samples(stored: str, amplified: int = AMPLIFIED) -> Sampled:
         return sampled(
             contract.function,
             values,
@@ -550,7 +551,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
             stored="every" if stored == "ops" else "dots",
             operands=operands,
             amplified=amplified,
-            earlier=earlier,
+            earlier=samples(stored) if amplified > AMPLIFIED else None,
         )
 
     first = samples(tier)
@@ -573,7 +574,7 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
                 _alternative(made, other, values, number) for other in contract.references if own.is_floating_point
             ]
             made.otherwise = lambda name=name, number=number, own=own: _otherwise(
-                contract, name, number, own, unlike[number], first, samples, tier, narrow
+                contract, name, number, own, unlike[number], samples, tier, narrow
             )
         found[name] = made
     return found
@@ -655,7 +656,7 @@ def _alternative(made: Expected, other: Callable[..., Any], values: Sequence[Any
     return Expected(theirs.answers[number].to(torch.float64), dtype=made.dtype, extra=finite(theirs.extra(number)))
 
 
-def _otherwise(contract, name, number, own, unlike, first, samples, tier, narrow) -> Iterator[Expected]:
+def _otherwise(contract, name, number, own, unlike, samples, tier, narrow) -> Iterator[Expected]:
     """What else is right: in 16 bits, as the first, intermediates that are stored as eager does, which takes fewer
     samples than to find elements that flip seldom. The case has been judged: what more or larger errors make unstable
     is excused, and nothing else."""
@@ -664,7 +665,7 @@ def _otherwise(contract, name, number, own, unlike, first, samples, tier, narrow
         made.note = f"stores intermediates in {dtype_name(narrow)} as eager does; a kernel that keeps float32 is closer"
         made.drift = LEANING
         yield made
-    yield _expected(contract, name, number, samples(tier, MORE_AMPLIFIED, first), own, unlike, most=1.0)
+    yield _expected(contract, name, number, samples(tier, MORE_AMPLIFIED), own, unlike, most=1.0)
 
 
 def _one_of(stored: Expected, eager: torch.Tensor, got: torch.Tensor) -> torch.Tensor:

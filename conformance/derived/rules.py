@@ -248,6 +248,18 @@ def _variance(noise, func, args, kwargs):
     return spread, mean if keepdim else mean.reshape(spread.shape)
 
 
+@rule("mvlgamma", "mvlgamma_")
+def _multivariate_log_gamma(noise, func, args, kwargs):
+    """A sum of log Γ at places half a unit apart: each is rounded, and near a pole that is far."""
+    x, p = args[0], argument(func, "p", args, kwargs)
+    if not is_float(x):
+        return NotImplemented
+    with noise:
+        places = x.unsqueeze(-1) - torch.arange(p, dtype=x.dtype) / 2
+        out = torch.lgamma(places).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return x.copy_(out) if func._schema.is_mutable else out
+
+
 @rule("gelu")
 def _gelu(noise, func, args, kwargs):
     x = args[0]

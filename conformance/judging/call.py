@@ -340,12 +340,12 @@ def _passes_as(
         return None
     wrong = [name for name, verdict in verdicts.items() if not verdict.ok]
     for compute in LOWER:
+        if f"beyond {compute}" in j.subject.compared:
+            continue
         expected = j.contract.expected(j.contract.build(case), compute)
         exact = {name: diagnosis.exact(j.contract, case, name) for name in wrong}
         if not all(compare.compare(got[n], expected[n], torch.float32, exact[n]).ok for n in wrong):
             j.subject.compared[f"beyond {compute}"] = 1  # a fault that this precision does not explain
-            continue
-        if f"beyond {compute}" in j.subject.compared:
             continue
         most = max((int(verdict.bad.sum()) for verdict in verdicts.values() if verdict.bad is not None), default=0)
         right = _right_with_others(j, case, wrong, compute, 1 + MANY // max(most, 1)) if again else most >= MANY

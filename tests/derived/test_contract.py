@@ -110,6 +110,23 @@ def test_what_eager_stores_is_looked_for_before_rare_flips():
     assert len(runs) > samples.SAMPLES + MORE_AMPLIFIED
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_samples_of_a_rejected_output_are_run_once(dtype):
+    """It is judged several times, in further calls and in looking for the cause."""
+    runs = []
+
+    def counted(x, weight):
+        runs.append(x.dtype)
+        return rms_norm(x, weight)
+
+    inputs, expected = expected_of(derive(counted, RMS[1]), dtype)
+    wrong = -rms_stored(*(inputs.exact[name] for name in ("x", "weight")))
+    verdict = compare(wrong.to(expected["y"].dtype), expected["y"], expected["y"].dtype)
+    runs.clear()
+    again = compare(wrong.to(expected["y"].dtype), expected["y"], expected["y"].dtype)
+    assert torch.float64 not in runs and not again.ok and again.fraction == verdict.fraction
+
+
 def test_what_the_reference_stores_itself_needs_no_note():
     def llama(x, weight):
         y = x.float()

@@ -635,6 +635,23 @@ def test_the_precision_in_which_it_would_be_right(fn, passes):
     assert ("beyond tf32" in j.subject.compared) == (passes is None)
 
 
+def test_a_precision_that_explains_no_other_trial_is_not_tried_again(monkeypatch):
+    case, asked = case_of("matmul", M=40, K=300, N=30), []
+    j = Judgement(subject(lambda a, b: (a @ b) * 1.01, "matmul"), CaseTrial(case))
+    inputs = j.contract.build(case)
+    got = j.call(inputs.arguments).values
+    verdicts = {"c": calls.compare.compare(got["c"], j.contract.expected(inputs)["c"], torch.float32)}
+    whole = type(j.contract).expected
+    monkeypatch.setattr(
+        type(j.contract),
+        "expected",
+        lambda self, inputs, compute=None: asked.append(compute) or whole(self, inputs, compute),
+    )
+    assert call._passes_as(j, inputs, got, verdicts, again=True) is None and "tf32" in asked
+    asked.clear()
+    assert call._passes_as(j, inputs, got, verdicts, again=True) is None and not asked
+
+
 def test_answers_are_kept_for_many_kernels(monkeypatch):
     asked = []
     whole = SOFTMAX.expect
