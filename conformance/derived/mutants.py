@@ -34,12 +34,17 @@ sinh asinh lerp softshrink selu celu xlogy log2 floor
 """)
 APPROXIMATED = SPECIAL | words("gelu silu mish sqrt div reciprocal elu selu logcumsumexp")
 PRODUCTS = ("mm", "bmm", "addmm")
-PICKS = words("amax amin max min argmax argmin topk")
+PICKS = words("amax amin max min argmax argmin topk sort median nanmedian kthvalue mode")
 POOLS = words("""
 max_pool1d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
 avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
 """)
 SCANS = words("cumsum cumprod cummax cummin logcumsumexp")
+MOVES = words("""
+index index_select gather take embedding flip roll repeat cat constant_pad_nd reflection_pad1d reflection_pad2d
+reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col col2im upsample_nearest1d
+upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle tril triu max_unpool2d max_unpool3d
+""")
 TILE = 16
 
 Alteration = Callable[[str, Any, Any, Any], Any]  # (name, op, args, kwargs) -> the wrong result, or None
@@ -346,3 +351,14 @@ def _window(name, func, args, kwargs):
             t.select(args[1], -1).copy_(t.select(args[1], -2).clone())
         return out
     return None
+
+
+@kind("what is moved is read one place off")
+def _one_off(name, func, args, kwargs):
+    if name not in MOVES:
+        return None
+    first = args[0][-1] if name == "cat" else args[0]
+    if not is_float(first) or not first.ndim or first.shape[-1] < 2:
+        return None
+    moved = torch.roll(first, 1, -1)
+    return func([*args[0][:-1], moved] if name == "cat" else moved, *args[1:], **kwargs)

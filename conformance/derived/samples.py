@@ -149,8 +149,8 @@ def sampled(
     """The answer of `function(*values)` and its samples; `store`, `stored` and `operands` as `Noise` has them.
     `earlier` has the first of these samples, by fewer `amplified`, which are not run again.
 
-    Where a sample fails, since errors make a matrix singular, all is unstable. Raises Refused, also where every sample
-    has outputs of other shapes.
+    Where a sample fails, since errors make a matrix singular or an index one that is not there, all is unstable. Raises
+    Refused, also where every sample has outputs of other shapes, and what all samples raise that store nothing.
     """
     found = _begun(*_answers(function, values)) if earlier is None else _taken_up(earlier)
     right = found.answers
@@ -164,8 +164,12 @@ def sampled(
         found.runs += 1
         try:
             got, picked = _sample(function, values, noise)
-        except torch.linalg.LinAlgError:  # a matrix without a factor, with errors as large as a kernel's
+        except refusals.Refused:
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:  # a matrix without a factor, an index out of bounds
             found.failed += not wide
+            if found.failed == samples and store is None and not isinstance(error, torch.linalg.LinAlgError):
+                raise
             continue
         found.unknown |= noise.unknown
         if [t.shape for t in got] != [t.shape for t in right]:

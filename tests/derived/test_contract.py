@@ -678,6 +678,27 @@ def test_a_mistake_in_a_call_is_named():
         check_against(RMS[0], torch.nn.ReLU(), RMS[1], **QUICK)
 
 
+MOVING = {
+    "median": lambda x: x.median(-1).values,
+    "sort": lambda x: x.sort(-1).values,
+    "kthvalue": lambda x: x.kthvalue(3, -1).values,
+    "gather": lambda x: x.gather(-1, torch.arange(36).reshape(3, 12) * 5 % 12),
+    "pad": lambda x: F.pad(x[None], (1, 2), mode="replicate"),
+    "cat": lambda x: torch.cat((x, x), 1),
+    "unfold": lambda x: F.unfold(x[None, None], 2),
+    "tril": lambda x: x.tril(),
+    "flip": lambda x: x.flip(-1),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_what_only_picks_or_moves_elements_has_wrong_versions_that_are_rejected(name):
+    contract = derive(MOVING[name], drawn((3, 12)), dtypes=["float32"])
+    contract.name = name
+    strength = selftest.examine(contract).strength
+    assert strength.real == strength.killed > 0
+
+
 @pytest.mark.level("default")
 def test_right_forms_pass_and_mutants_do_not():
     """What a contract is for: no right form accused in three dtypes, at least 97 % of real mutants rejected."""

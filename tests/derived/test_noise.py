@@ -374,6 +374,32 @@ def test_where_errors_make_a_matrix_singular_nothing_is_judged():
         assert bool(found.unstable[0].all()) is unstable and bool(found.unstable[0].any()) is unstable
 
 
+def largest_count(x):
+    """As many elements as are above the largest but one: none where rounding makes it as large as that."""
+    count = (1 + x > x.amax(-1, keepdim=True)).sum(-1, keepdim=True)
+    return x.gather(-1, count - 1)
+
+
+def test_where_stored_intermediates_make_the_reference_raise_there_is_no_further_answer():
+    x = torch.full((3, 8), -900.0)
+    x[:, 0] = 900.0
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        largest_count(x.bfloat16())
+    found = sampled(largest_count, [x], store=torch.bfloat16, stored="every")
+    assert found.failed and bool(found.unstable[0].all())
+    assert not sampled(largest_count, [x]).unstable[0].any()
+
+
+def test_what_every_run_raises_is_raised():
+    def small(x):
+        if float((x + 1).max()) != float(x.max()) + 1:
+            raise ValueError("it is not as expected")
+        return x
+
+    with pytest.raises(ValueError, match="not as expected"):
+        sampled(small, [torch.tensor([0.1, 0.7])])
+
+
 def test_control_flow_by_values_is_followed():
     def either(x):
         return x / x.abs().max() if x.sum() > 0 else x * 2
