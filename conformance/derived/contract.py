@@ -64,6 +64,7 @@ class Found:
     moves: dict[str, str]  # family -> "", or how its values are moved: "abs", "range"
     left_out: dict[str, str]  # family -> why there is none
     ends: dict[str, str] = field(default_factory=dict)  # size that was tried -> how the reference ends its process
+    layouts: dict[str, str] = field(default_factory=dict)  # operand -> words, the layouts in which the reference raises
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,23 @@ def _sizes(function, examples, fixed, sizes, known: axes_of.Known) -> _Sizes:
 def _found(function, names, example, at: _Sizes, options: Options, known: axes_of.Known) -> Found:
     """What running the function shows."""
     moves, left_out = _moves(function, names, [example, *at.rebuilt], at.axes, at.sizes[0], options)
-    return Found(tuple(at.axes), tuple(at.sizes), at.outputs, moves, left_out, dict(known.told))
+    without = _not_taken(function, names, axes_of.at([example, *at.rebuilt], at.axes, at.sizes[0]))
+    return Found(tuple(at.axes), tuple(at.sizes), at.outputs, moves, left_out, dict(known.told), without)
+
+
+def _not_taken(function, names: Sequence[str], example: Sequence[Any]) -> dict[str, str]:
+    """Of each operand, the layouts in which the reference raises, with the others contiguous, as `view` does where
+    strides do not allow it: a kernel may then."""
+    given, found = cast(example, torch.float32), dict[str, list[str]]()
+    for place, (name, value) in enumerate(zip(names, given, strict=True)):
+        for layout in _layouts_of(example[place]) if isinstance(value, torch.Tensor) else ():
+            laid = layouts.place(value, layout, "cpu").view
+            try:
+                with torch.no_grad():
+                    function(*given[:place], laid, *given[place + 1 :])
+            except Exception:
+                found.setdefault(name, []).append(layout)
+    return {name: " ".join(several) for name, several in found.items()}
 
 
 def _with_outputs(function, examples, axes, sizes, known):
@@ -420,7 +437,7 @@ def made_of(
             continue
         operands[name] = Operand(
             " ".join(letter[position, axis] for axis in range(value.ndim)),
-            layouts=_layouts_of(value),
+            layouts=tuple(each for each in _layouts_of(value) if each not in found.layouts.get(name, "").split()),
             dtype=None if is_float(value) else value.dtype,
             positional=name not in options.state,
             fixed=_kept(name, value, options),

@@ -157,10 +157,15 @@ def _pool(noise, func, args, kwargs):
     return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
+def _picks(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a scatter takes the largest or smallest of elements: nothing is rounded."""
+    return argument(func, "reduce", args, kwargs) in ("amax", "amin", "max", "min")
+
+
 @rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
 @rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward")
 def _scatter(noise, func, args, kwargs):
-    if not float_leaves(args):
+    if not float_leaves(args) or _picks(func, args, kwargs):
         return func(*args, **kwargs)
     out, size = func(*args, **kwargs), func(*absolute(args), **positive_factors(kwargs))
     n = min(64, max(t.numel() for t in float_leaves(args)))
@@ -173,7 +178,8 @@ def _scatter(noise, func, args, kwargs):
 def _scatter_in_place(noise, func, args, kwargs):
     """Sums only where values are accumulated; else copies."""
     target, name = args[0], name_of(func)
-    if not is_float(target) or ("put" in name and not argument(func, "accumulate", args, kwargs, False)):
+    copies = "put" in name and not argument(func, "accumulate", args, kwargs, False)
+    if not is_float(target) or copies or _picks(func, args, kwargs):
         return func(*args, **kwargs)
     positive = [t.abs() if is_float(t) else t for t in args]  # of the target before it is written
     out = func(*args, **kwargs)

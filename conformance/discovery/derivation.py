@@ -90,6 +90,7 @@ def restored(op_file: str) -> DerivedContract:
             moves=found["moves"],
             left_out=found["left_out"],
             ends=found.get("ends", {}),
+            layouts=found.get("layouts", {}),
         ),
         tuple(others),
         tuple(tuple(map(_read, each)) for each in read["rebuilt"]),
@@ -201,6 +202,7 @@ def notes(op: str) -> list[str]:
         )
     found += [f"values {family!r} left out: {why}" for family, why in contract.found.left_out.items()]
     found += [f"size {size} left out: {why}" for size, why in contract.found.ends.items()]
+    found += [f"layouts of {n} left out: {which}: the reference raises" for n, which in contract.found.layouts.items()]
     return found if contract.tested is None else [*found, str(contract.tested)]
 
 

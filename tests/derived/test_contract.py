@@ -74,6 +74,22 @@ def test_a_kernel_is_judged_in_a_fresh_process():
     assert report.passed, report
 
 
+def flattened(x, weight):
+    return x.view(x.shape[0], -1) * weight
+
+
+def test_layouts_that_the_reference_does_not_take_are_asked_of_no_kernel():
+    contract = derive(flattened, drawn((6, 4, 5), (20,)))
+    assert contract.operands["x"].layouts == ("contiguous", "step", "offset", "broadcast")
+    assert {"step", "broadcast_last"} <= set(contract.operands["weight"].layouts)
+    right = lambda x, weight: flattened(x.float(), weight.float()).to(x.dtype)  # noqa: E731
+    report = check_against(flattened, right, drawn((6, 4, 5), (20,)), **QUICK)
+    assert report.passed, report
+    assert "layouts of x left out: transposed sliced: the reference raises" in report.notes
+    ignoring = lambda x, weight: right(x, torch.as_strided(weight, weight.shape, (1,)))  # noqa: E731
+    assert not check_against(flattened, ignoring, drawn((6, 4, 5), (20,)), **QUICK).passed
+
+
 def test_operands_without_elements_have_answers_whatever_their_strides():
     contract = derive(*RMS)
     for stride in (1, 0):

@@ -283,6 +283,21 @@ def test_exact_ops_add_no_error():
     assert not bool(found.unstable[0].any())
 
 
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_largest_that_are_scattered_to_one_place_add_no_error(reduce, in_place):
+    """Beside -1e9 where there are none, as a softmax over the edges of a graph has it."""
+    at, (x,) = torch.arange(40) % 7, drawn((40,))
+
+    def function(x):
+        least = torch.full((8,), -1e9 if reduce == "amax" else 1e9, dtype=x.dtype)
+        return (least.scatter_reduce_ if in_place else least.scatter_reduce)(0, at, x, reduce)
+
+    found = sampled(function, [x])
+    assert not found.sigma[0].any() and not found.unstable[0].any()
+    assert sampled(lambda x: torch.zeros(8, dtype=x.dtype).scatter_reduce(0, at, x, "sum"), [x]).sigma[0].any()
+
+
 def test_products_of_whole_numbers_may_be_off_but_zeros_stay():
     found = sampled(lambda x: x * 0.0, drawn((3, 4)))
     assert not bool(found.sigma[0].any())
