@@ -399,7 +399,7 @@ def _drawn(
 ) -> torch.Tensor:
     """The values of a family for one operand; `value` is the example at the size, `example` as it was given."""
     if name in options.state:
-        make = families.PARAMETERS.get(family)
+        make = families.parameter_for(family, name, options.state)
         return value.to(torch.float64) if make is None else make(draw, value.to(torch.float64))
     drawn = families.make_for(family, name)(draw, value.shape)
     if name in dict(options.domain) and family != families.WHOLE:

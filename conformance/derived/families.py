@@ -85,6 +85,13 @@ PARAMETERS: Mapping[str, Callable[[Draw, torch.Tensor], torch.Tensor]] = {
 }
 
 
+def parameter_for(family: str, name: str, names: Sequence[str]) -> Callable[[Draw, torch.Tensor], torch.Tensor] | None:
+    """How a family draws the parameter `name` of a module that has `names`; None: it keeps the example's values. Of a
+    module with biases, these alone are far above the spread: slopes and scales hide what they multiply by them."""
+    others = family == "offset_parameters" and "bias" not in name and any("bias" in each for each in names)
+    return None if others else PARAMETERS.get(family)
+
+
 def is_special(family: str) -> bool:
     """Whether a family has NaN and infinities."""
     return family.partition("_")[0] == SPECIAL

@@ -694,6 +694,25 @@ def test_a_mistake_in_a_call_is_named():
         check_against(RMS[0], torch.nn.ReLU(), RMS[1], **QUICK)
 
 
+class Activated(torch.nn.Module):
+    """A norm of what biases are added to, and a slope for each channel."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act = torch.nn.Conv2d(3, 6, 3, padding=1), torch.nn.PReLU(6)
+
+    def forward(self, x):
+        return self.act(F.instance_norm(self.conv(x * 0.2))).clamp(-1.5, 2.0)
+
+
+def test_a_variance_in_one_pass_behind_a_bias_is_rejected_whatever_slopes_follow():
+    torch.manual_seed(0)
+    contract = derive(Activated(), drawn((2, 3, 9, 8)), dtypes=["float32"])
+    contract.name = "activated"
+    found = [(str(m), rejected) for m, rejected in selftest.examine(contract, 60).mutants if "one pass" in str(m)]
+    assert found and all(rejected for _, rejected in found)
+
+
 MOVING = {
     "median": lambda x: x.median(-1).values,
     "sort": lambda x: x.sort(-1).values,
