@@ -157,16 +157,19 @@ def _pool(noise, func, args, kwargs):
     return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
 
 
-def _picks(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a scatter takes the largest or smallest of elements: nothing is rounded."""
-    return argument(func, "reduce", args, kwargs) in ("amax", "amin", "max", "min")
+def _rounds_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a scatter copies elements, or takes the largest or smallest of them."""
+    name, reduce = name_of(func), argument(func, "reduce", args, kwargs)
+    if "put" in name:
+        return not argument(func, "accumulate", args, kwargs, False)
+    return reduce is None if name in ("scatter", "scatter_") else reduce in ("amax", "amin", "max", "min")
 
 
-@rule("scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
+@rule("scatter", "scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
 @rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward")
 def _scatter(noise, func, args, kwargs):
-    if not float_leaves(args) or _picks(func, args, kwargs):
-        return func(*args, **kwargs)
+    if not float_leaves(args) or _rounds_nothing(func, args, kwargs):
+        return noise.exact(func, args, kwargs)
     out, size = func(*args, **kwargs), func(*absolute(args), **positive_factors(kwargs))
     n = min(64, max(t.numel() for t in float_leaves(args)))
     if isinstance(out, tuple | list):
@@ -174,13 +177,13 @@ def _scatter(noise, func, args, kwargs):
     return noise.spoil(out, size=size.abs() * root(n))
 
 
-@rule("scatter_add_", "index_add_", "scatter_reduce_", "index_put_", "_index_put_impl_", "index_put", "put", "put_")
+@rule("scatter_", "scatter_add_", "index_add_", "scatter_reduce_")
+@rule("index_put_", "_index_put_impl_", "index_put", "put", "put_")
 def _scatter_in_place(noise, func, args, kwargs):
     """Sums only where values are accumulated; else copies."""
-    target, name = args[0], name_of(func)
-    copies = "put" in name and not argument(func, "accumulate", args, kwargs, False)
-    if not is_float(target) or copies or _picks(func, args, kwargs):
-        return func(*args, **kwargs)
+    target = args[0]
+    if not is_float(target) or _rounds_nothing(func, args, kwargs):
+        return noise.exact(func, args, kwargs)
     positive = [t.abs() if is_float(t) else t for t in args]  # of the target before it is written
     out = func(*args, **kwargs)
     size = func(*positive, **positive_factors(kwargs)).abs() * root(min(64, max(t.numel() for t in float_leaves(args))))

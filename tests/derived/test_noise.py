@@ -298,6 +298,21 @@ def test_the_largest_that_are_scattered_to_one_place_add_no_error(reduce, in_pla
     assert sampled(lambda x: torch.zeros(8, dtype=x.dtype).scatter_reduce(0, at, x, "sum"), [x]).sigma[0].any()
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_a_scatter_adds_or_multiplies_is_rounded_and_what_it_copies_is_not(in_place):
+    at, (x,) = torch.arange(40) % 7, drawn((40,))
+
+    def scattered(x, **reduce):
+        ones = torch.ones(8, dtype=x.dtype)
+        return (ones.scatter_ if in_place else ones.scatter)(0, at[: len(x)], x, **reduce)
+
+    for reduce in ("add", "multiply"):
+        found = sampled(lambda x, reduce=reduce: scattered(x, reduce=reduce), [x])
+        assert found.sigma[0][:7].all() and not found.unknown
+    assert not sampled(scattered, [x[:7]]).sigma[0].any()
+
+
 def test_products_of_whole_numbers_may_be_off_but_zeros_stay():
     found = sampled(lambda x: x * 0.0, drawn((3, 4)))
     assert not bool(found.sigma[0].any())
