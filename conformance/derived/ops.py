@@ -36,14 +36,14 @@ clamp_ clamp_min clamp_min_ clamp_max clamp_max_ hardtanh hardtanh_ threshold th
 sgn signbit floor floor_ ceil ceil_ round round_ trunc trunc_ frac eq ne lt le gt ge logical_and logical_or logical_not
 logical_not_ logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite isposinf isneginf any all
 max_pool2d_with_indices max_pool3d_with_indices max_pool1d adaptive_max_pool2d adaptive_max_pool3d max_unpool2d
-embedding one_hot arange zeros ones full empty empty_like zeros_like ones_like full_like new_zeros new_ones new_full
-new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_copy tril triu tril_ triu_ eye fill fill_
+max_unpool3d embedding one_hot arange zeros ones full empty empty_like zeros_like ones_like full_like new_zeros new_ones
+new_full new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_copy tril triu tril_ triu_ eye
 zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ copysign _local_scalar_dense item
 upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
 _assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal resize_as_ _chunk_cat
 _unsafe_masked_index unsafe_split unsafe_split_with_sizes _unsafe_index block_diag _upsample_nearest_exact1d
-_upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_
+_upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_ fill fill_
 """)
 # indices of elements that are chosen by their values
 PICKING_SEVERAL = words("sort topk")

@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.derived.functions import FUNCTIONS, drawn
 from touchstone.conformance.derived import ops, samples
@@ -281,6 +282,13 @@ def test_exact_ops_add_no_error():
     found = sampled(moved, drawn((12, 40)))
     assert not bool(found.sigma[0].any())
     assert not bool(found.unstable[0].any())
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_pooling_the_largest_and_putting_them_back_add_no_error(dims):
+    pool, back = getattr(F, f"max_pool{dims}d"), getattr(F, f"max_unpool{dims}d")
+    found = sampled(lambda x: back(*pool(x, 2, return_indices=True), 2), drawn((2, 3, *[6] * dims)))
+    assert not found.unknown and not found.sigma[0].any()
 
 
 @pytest.mark.parametrize("reduce", ["amax", "amin"])
