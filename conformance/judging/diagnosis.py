@@ -408,11 +408,9 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
     outside, right = _box(~bad)
     if bad.numel() - count == outside:
         return f"everything but {_axes_text(right, bad.shape, axes)}"
-    if bad.ndim:
-        steps = bad.reshape(-1).nonzero().flatten().tolist()
-        stride = _step(steps)
-        if stride:
-            return f"every {_ordinal(stride)} element in memory order, from {steps[0]}"
+    steps = bad.reshape(-1).nonzero().flatten().tolist()
+    if stride := _step(steps):
+        return f"every {_ordinal(stride)} element in memory order, from {steps[0]}"
     share = count / box
     if share >= 0.5:
         return f"most of {_axes_text(sets, bad.shape, axes)} ({count} of {box})"

@@ -271,3 +271,12 @@ def test_a_tensor_that_lies_on_the_gpu_is_no_copy(monkeypatch):
         found = host.to_device(x)
         assert isinstance(found, host.DeviceArray) and (found.ctypes.data != x.data_ptr()) == copied
     assert host.to_device(brain) is brain
+
+
+def test_of_compiling_for_the_cpu_nvidias_headers_are_no_part(monkeypatch):
+    from touchstone.backends.emulator import compiler, numba
+
+    monkeypatch.setattr(compiler, "cuda_headers", lambda: None)
+    assert numba.why_not() is None and "headers" in compiler.why_not()
+    monkeypatch.setattr(compiler, "compiler", lambda: None)
+    assert "compiler" in numba.why_not()

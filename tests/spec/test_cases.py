@@ -15,7 +15,7 @@ from tests.processes import output_of
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
-from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, plan
+from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, Plan, plan
 from touchstone.conformance.spec.contract import Also, Case, Contract, From, Operand, Output, Regular, dtype_name
 
 
@@ -695,3 +695,8 @@ def test_more_rows_than_a_grid_has_blocks():
     assert [case.param["flag"] for case in turned[:3]] == [False, True, False]
     never = toy(lambda case: case.param["flag"], beyond_grid=[dict(rows=70000, cols=3)])
     assert all(case.param["flag"] for case in generate._beyond_grid(never, "default", 0))
+
+
+def test_of_a_plan_nothing_is_left_out_unless_it_says_so():
+    plan = Plan([])
+    assert (plan.sampled_out, plan.over_ceiling, plan.elsewhere, plan.infeasible) == (0, 0, 0, [])

@@ -1,5 +1,7 @@
 """The memory of a launch's arguments: which element an address is, what lies in bounds, and boxes of copies."""
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -176,3 +178,31 @@ def test_memory_that_is_known_to_nobody_is_read_and_written_too():
     assert x.tolist() == [8.0, 1.0, 2.0, 3.0]
     memory._store(at, None, np.array(5, np.float32))
     assert x.tolist() == [5.0, 1.0, 5.0, 3.0]
+
+
+def test_what_is_undefined_at_a_line_is_told_once_of_each_kind(monkeypatch):
+    undefined = importlib.import_module("touchstone.backends.triton.runtime.interpreter.undefined")
+
+    monkeypatch.setattr(undefined, "place", lambda: "k.py:3")
+    within = undefined._Within(["k.py:4"])
+    shown = [within.shows("load", "a load"), within.shows("load", "a load again"), within.shows("store", "a store")]
+    assert within.found == {"k.py:3": "a load; a store"} and shown == [False] * 3
+    monkeypatch.setattr(undefined, "place", lambda: "k.py:4")
+    assert within.shows("load", "a load")
+
+
+def test_whom_a_kernel_tells_is_told_within_alone():
+    from touchstone.backends.triton.runtime.interpreter import instruments, launch
+
+    before = list(launch.watchers)
+    with instruments.races():
+        assert len(launch.watchers) == len(before) + 1
+    assert launch.watchers == before
+
+
+def test_the_high_half_of_a_reciprocal():
+    from touchstone.backends.triton.runtime.interpreter import libdevice
+
+    found = libdevice._high_reciprocal(np.array([4.0, -0.5, 3.0]))
+    np.testing.assert_allclose(found, [0.25, -2.0, 1 / 3], rtol=2.0**-20)
+    assert not (found.view(np.uint64) & np.uint64(0xFFFFFFFF)).any()
