@@ -751,7 +751,7 @@ WRONG = [
     *((op, "keys_beyond_16_bits", changed(cu_k=lambda t: t % 2**16)) for op in PACKED),
     *((op, "one_query_each", a_row_for_each_sequence) for op in PACKED),
     ("matmul", "one_term", lambda fn: lambda a, b: fn(a, b) / (2 if a.shape[1] == 1 else 1)),
-    ("elementwise", "overflowing", lambda fn: lambda *a, **k: fn(*a, **k).clamp(-65504, 65504)),
+    ("elementwise", "overflowing_product", lambda fn: lambda *a, **k: fn(*a, **k).clamp(-65504, 65504)),
     ("reduce_rows", "one_column_in_steps", flat),
     ("matmul", "groups_of_tiles", whole_groups_of_tiles),
     ("reduce_rows", "one_row_more", sums_without_the_last_row("x")),
@@ -861,6 +861,10 @@ WRONG = [
     ("reduce", "large_partial_sums", in_parts({"x": 0}, 256, (0,))),
     ("reduce_rows", "columns_beyond_grid", beyond(65535)),
 ]
+
+
+def test_every_wrong_version_is_of_a_case_that_there_is():
+    assert [(op, name) for op, name, _ in WRONG if name not in registry.contract(op).also] == []
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def _splitk_kernel(
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+def add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     if DEPENDENT:
         tl.extra.cuda.gdc_wait()  # until the partials are there
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -104,5 +104,5 @@ def _splitk(a: torch.Tensor, b: torch.Tensor, dependent: bool) -> torch.Tensor:
         num_stages=4,
     )
     options = dict(BLOCK=1024, DEPENDENT=dependent, num_warps=4, launch_pdl=dependent)
-    _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, **options)
+    add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, **options)
     return c

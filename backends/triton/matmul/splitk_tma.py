@@ -6,8 +6,8 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_streamk_tile, descriptor, options, processors, roomy
-from touchstone.backends.triton.matmul.splitk import _add_partials_kernel
-from touchstone.backends.triton.matmul.streamk import _place, streamk
+from touchstone.backends.triton.matmul.splitk import add_partials_kernel
+from touchstone.backends.triton.matmul.streamk import corner, streamk
 from touchstone.backends.variants import variant
 
 
@@ -19,7 +19,7 @@ def _splitk_tma_kernel(
     tiles_m, tiles_n, steps = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     # One piece a program. Without the outer loop ptxas waits for each product before the next: 0.76 of cuBLAS, not 1.0.
     for piece in range(tl.program_id(0), tiles_m * tiles_n * parts, tl.num_programs(0)):
-        m, n = _place(piece // parts, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
+        m, n = corner(piece // parts, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         part = piece % parts
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for step in range(part * steps // parts, (part + 1) * steps // parts):
@@ -50,7 +50,7 @@ def splitk_tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     layout = dict(A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, PRECISION="ieee")
     _splitk_tma_kernel[(programs,)](a_desc, b_desc, partial, M, N, K, parts, **layout, **config)
     adding = dict(BLOCK=1024, DEPENDENT=True, num_warps=4, launch_pdl=True)
-    _add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, parts, **adding)
+    add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, parts, **adding)
     return c
 
 

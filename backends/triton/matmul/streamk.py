@@ -12,7 +12,7 @@ from touchstone.backends.variants import variant
 
 
 @triton.jit
-def _place(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def corner(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     first = tile // (GROUP_M * tiles_n) * GROUP_M
     height = min(tiles_m - first, GROUP_M)
     within = tile % (GROUP_M * tiles_n)
@@ -35,7 +35,7 @@ def _streamk_kernel(
     at = _begin(program, tiles_m * tiles_n, steps, programs)
     end = _begin(program + 1, tiles_m * tiles_n, steps, programs)
     while at < end:
-        m, n = _place(at // steps, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
+        m, n = corner(at // steps, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         first = at % steps
         count = min(steps - first, end - at)
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -68,7 +68,7 @@ def _add_pieces_kernel(
     first = ((begin + 1).to(tl.int64) * programs - 1) // (tiles * steps)
     last = ((begin + steps).to(tl.int64) * programs - 1) // (tiles * steps)
     if first < last:  # else one program had all of it
-        m, n = _place(tile, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
+        m, n = corner(tile, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         rows, cols = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_N)
         exists = (m + rows < M)[:, None] & (n + cols < N)
         acc = tl.zeros((ROWS, BLOCK_N), tl.float32)
