@@ -644,6 +644,14 @@ CHANGED = RIGHT.clone()
 CHANGED[1] *= 2
 
 
+def test_what_a_kernel_gives_beside_a_nan_tells_whether_a_change_is_closer():
+    got = CHANGED.clone()
+    got[1, 0] = float("nan")
+    given = given_of({"y": got})
+    assert given._closer({"y": CHANGED}, Expected(RIGHT), CHANGED != RIGHT)
+    assert not given._closer({"y": RIGHT - 1}, Expected(RIGHT), CHANGED != RIGHT)
+
+
 def test_a_change_explains_all_of_what_a_kernel_gives():
     wrong = {"y": CHANGED.float()}
     given = given_of(wrong)

@@ -187,13 +187,27 @@ def plus(x, value):
         x[cuda.grid(1)] += value
 
 
+@cuda.jit
+def block_sizes(x):
+    if cuda.grid(1) < x.size:
+        x[cuda.grid(1)] = cuda.blockDim.x
+
+
+def test_blocks_of_as_many_elements_as_asked_for_have_128_threads():
+    x = np.zeros(130, np.int32)
+    block_sizes.forall(len(x))(x)
+    assert x.tolist() == [128] * 130
+    block_sizes.forall(len(x), tpb=64)(x)
+    assert x.tolist() == [64] * 130
+
+
 def test_a_kernel_can_be_sent_to_another_process():
     x = np.zeros(5, np.float32)
     pickle.loads(pickle.dumps(plus))[1, 32](x, 2)
     assert x.tolist() == [2] * 5
     (compiled,) = plus.overloads.values()
     sent = pickle.loads(pickle.dumps(compiled))
-    assert sent.argument_types == compiled.argument_types and sent.__name__ == "plus"
+    assert sent.argument_types == compiled.argument_types == plus.signatures[0] and sent.__name__ == "plus"
     sent.launch((x, 3.0), (1, 1, 1), (32, 1, 1))
     assert x.tolist() == [5] * 5
 
