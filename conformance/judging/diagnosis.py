@@ -518,7 +518,7 @@ def _runs(found: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def related(
-    got: torch.Tensor, expected: Expected, case: Case, bad: torch.Tensor, axes: Sequence[str], bits: bool = False
+    got: torch.Tensor, expected: Expected, case: Case, bad: torch.Tensor, axes: Sequence[str], bits: bool
 ) -> str | None:
     """How the wrong elements relate to the right answer: never written, a factor, a difference, another place. What
     explains less than EXPLAINS of them is not said; of several hints that which explains most comes first."""

@@ -99,7 +99,7 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
     expected, got = Expected(answer), change(answer).float()
     bad = compare.compare(got, expected, torch.float32).bad
     assert bad is not None
-    return diagnosis.related(got, expected, case, bad, axes)
+    return diagnosis.related(got, expected, case, bad, axes, False)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def test_nan_that_a_conversion_makes_is_no_memory_that_nothing_wrote():
     """torch's vectorised conversion to bfloat16 makes the NaN of all ones of every other, as fresh memory holds it."""
     answer, got = torch.ones(3, 80, dtype=torch.float64), (torch.zeros(3, 80) / 0).bfloat16()
     case, bad = replace(case_of(3, 80), dtype="bfloat16"), torch.ones(3, 80, dtype=torch.bool)
-    assert diagnosis.related(got, Expected(answer), case, bad, ["rows", "cols"]) == diagnosis.NAN
+    assert diagnosis.related(got, Expected(answer), case, bad, ["rows", "cols"], False) == diagnosis.NAN
 
 
 def test_zeros_at_other_places():
     answer = torch.tensor([[1.5, 0.0, 2.5, 0.0], [0.0, 3.5, 0.0, 4.5]], dtype=torch.float64).repeat(1, 4)
     got, expected = answer.roll(1, 1).float(), Expected(answer)
     bad = compare.compare(got, expected, torch.float32).bad
-    said = diagnosis.related(got, expected, case_of(2, 4), bad, ["rows", "cols"])
-    few = diagnosis.related(got[:, :4], Expected(answer[:, :4]), case_of(2, 4), bad[:, :4], ["rows", "cols"])
+    said = diagnosis.related(got, expected, case_of(2, 4), bad, ["rows", "cols"], False)
+    few = diagnosis.related(got[:, :4], Expected(answer[:, :4]), case_of(2, 4), bad[:, :4], ["rows", "cols"], False)
     assert "mask" not in (few or "")
     assert said == "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
 
@@ -1195,7 +1195,7 @@ def test_zeros_at_other_places_are_enough_to_tell_another_mask(count, told):
     answer = torch.where(here, torch.linspace(1, 9, 40), 0.0).double().reshape(4, 10)
     got = torch.where(~here, torch.linspace(2, 5, 40), 0.0).reshape(4, 10)
     bad = (torch.arange(40) < count).reshape(4, 10)
-    said = diagnosis.related(got, Expected(answer), case_of(4, 10), bad, ["rows", "cols"])
+    said = diagnosis.related(got, Expected(answer), case_of(4, 10), bad, ["rows", "cols"], False)
     assert (said or "").startswith("0 where the answer is not, and not 0 where it is") == told
 
 
