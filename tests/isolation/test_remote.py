@@ -476,6 +476,9 @@ def test_a_process_that_could_not_make_a_call(trusted):
     there._received = lambda nonce: {"no room": "2 GiB"}
     with pytest.raises(remote.NoRoom, match="2 GiB"):
         there._answer(wire.Reread(1, ()))
+    there._received = lambda nonce: {"no room": "long" * wire.SAID}
+    with pytest.raises(remote.NoRoom, match=f"^.{{{wire.SAID}}}$"):
+        there._answer(wire.Reread(1, ()))
     death = Death(Check.HANG, "no answer")
     watch.wait = lambda *given: death
     with pytest.raises(Died, match="no answer"):
