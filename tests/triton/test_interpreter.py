@@ -65,6 +65,23 @@ assert interpreter.active("bounds")
     assert done.returncode == 0, done.stderr
 
 
+def test_what_an_author_puts_into_tritons_language_is_found():
+    code = """
+import triton.language as tl
+from touchstone.backends.triton.runtime import interpreter
+from touchstone.conformance.isolation import guarded, tripwires
+interpreter.install()
+guard = guarded.Guard()
+guard.look()
+assert tripwires._told == [], tripwires._told
+tl.core.load = lambda *given: None
+guard.look()
+assert [said.split(",")[0] for said in tripwires._told] == ["replaces triton.language.core.load"], tripwires._told
+"""
+    done = interpret("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_breakpoints_and_prints_reach_a_kernel(tmp_path):
     script = tmp_path / "kernel.py"
     script.write_text("""
