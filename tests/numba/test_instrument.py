@@ -149,6 +149,19 @@ def test_every_form_of_access_is_checked():
     assert len(calls) == len(places) == 34
 
 
+def test_an_address_that_is_a_nested_constant_is_checked():
+    held = "ptr addrspacecast (ptr addrspace(3) @held to ptr)"
+    text = f"""
+@held = internal addrspace(3) global [4 x i32] undef
+define void @nested() {{
+  %v = load i32, ptr inttoptr (i64 add (i64 ptrtoint ({held} to i64), i64 4) to ptr), align 4
+  ret void
+}}
+"""
+    made, _, _ = instrument.instrument(parsed(text), "tsn_base_test")
+    assert len(re.findall(r"call void @ts_read4\(ptr inttoptr \(i64 add ", made)) == 1
+
+
 def test_a_wide_constant_is_checked_in_its_whole_width():
     text, _, _ = instrument.instrument(parsed(FORMS), "tsn_base_test")
     before = text[: text.index("store <4 x float> <float 1.0")].rstrip().splitlines()[-1]
