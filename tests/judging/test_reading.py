@@ -307,7 +307,7 @@ def test_another_row_is_not_named_where_the_answer_is_nothing():
         got = answer.float()
         got[1] = got[2]
         bad = compare.compare(got, Expected(answer), torch.float32).bad
-        return diagnosis.related(got, Expected(answer), case, bad, ("rows", "cols"))
+        return diagnosis.related(got, Expected(answer), case, bad, ("rows", "cols"), False)
 
     assert "the answer of another rows: that of 2" in relation(answer)
     answer[1] = 0
@@ -460,7 +460,7 @@ def test_a_factor_of_next_to_nothing_is_none():
     for factor, text in ((1e-2, "0.01 x the answer"), (1e-9, None)):
         got = (answer * factor).float()
         bad = compare.compare(got, expected, torch.float32).bad
-        assert diagnosis.related(got, expected, case, bad, axes) == text
+        assert diagnosis.related(got, expected, case, bad, axes, False) == text
 
 
 @pytest.mark.parametrize("number", [0.0, -float("inf"), float("inf"), float("nan")])
