@@ -14,7 +14,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 from touchstone import backends
-from touchstone.backends.triton.runtime.interpreter import memory
+from touchstone.backends.triton.runtime.interpreter import instruments, launch, libdevice, memory
 from touchstone.backends.triton.runtime.interpreter.registry import KernelError, OutOfBounds
 
 
@@ -192,8 +192,6 @@ def test_what_is_undefined_at_a_line_is_told_once_of_each_kind(monkeypatch):
 
 
 def test_whom_a_kernel_tells_is_told_within_alone():
-    from touchstone.backends.triton.runtime.interpreter import instruments, launch
-
     before = list(launch.watchers)
     with instruments.races():
         assert len(launch.watchers) == len(before) + 1
@@ -201,8 +199,6 @@ def test_whom_a_kernel_tells_is_told_within_alone():
 
 
 def test_the_high_half_of_a_reciprocal():
-    from touchstone.backends.triton.runtime.interpreter import libdevice
-
     found = libdevice._high_reciprocal(np.array([4.0, -0.5, 3.0]))
     np.testing.assert_allclose(found, [0.25, -2.0, 1 / 3], rtol=2.0**-20)
     assert not (found.view(np.uint64) & np.uint64(0xFFFFFFFF)).any()

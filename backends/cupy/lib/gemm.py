@@ -109,7 +109,7 @@ def _loaded(x: torch.Tensor) -> int:
 def _fastest(
     M: int, N: int, processors: int, tiles: list[tuple[int, int]], together: int, loaded: tuple[int, int]
 ) -> Tiling:
-    cluster = 2 if M > 128 else 1  # blocks that share b, where c has rows for both
+    cluster = _cluster(M)
 
     def clusters(tile: tuple[int, int]) -> int:
         return ceil_div(M, cluster * tile[0]) * ceil_div(N, tile[1] // together)
@@ -148,7 +148,7 @@ class Spans(NamedTuple):
 
 def by_spans(M: int, N: int, K: int, device: torch.device) -> Spans | None:
     """Tiles of 128 columns for wgmma.cuh, None where cutting them along k would not pay."""
-    cluster, tile_n = 2 if M > 128 else 1, 128
+    cluster, tile_n = _cluster(M), 128
     tiles = ceil_div(M, cluster * 128) * ceil_div(N, tile_n)
     clusters = spans(tiles, ceil_div(K, 64), processors(device) // cluster, 64, device)
     if not clusters:
@@ -157,10 +157,16 @@ def by_spans(M: int, N: int, K: int, device: torch.device) -> Spans | None:
     return Spans(tiling, clusters, held, (tiles * cluster, 128 // 8))
 
 
+def _cluster(M: int) -> int:
+    """Blocks of a cluster, which share b: two where c has rows for both."""
+    return 2 if M > 128 else 1
+
+
 def by_parts(M: int, N: int, K: int, a_along_k: bool, device: torch.device) -> Tiling | None:
     """For clusterk.cu: tiles whose k the blocks of a cluster share, None where there are tiles enough without.
 
-    Up to 64 rows are the short side of a tile, of which two blocks run at once; beyond, two blocks share a tile.
+    Up to 64 rows are the short side of a tile, of which two blocks run at once; beyond, two blocks share a tile. How
+    busy the multiprocessors have to be was fitted to 22 products on an H200.
     """
     places, steps = processors(device), max(ceil_div(K, 64), 1)
     if M <= 64:

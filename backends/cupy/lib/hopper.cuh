@@ -29,6 +29,7 @@ __device__ inline void barrier_expect(Barrier* barrier, int bytes) {
                  : "memory");
 }
 
+// Arrives, and expects nothing.
 __device__ inline void barrier_arrive(Barrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
