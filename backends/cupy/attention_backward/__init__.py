@@ -31,8 +31,9 @@ _wgmma = Module(__file__, "wgmma.cu")
 _STEP = 16
 # tensorcore, for each padded head dimension: queries per tile, keys per block, warps that share 16 keys
 _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2)}
-# wgmma: tokens and dimensions of a head that one copy brings
-_QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)
+# wgmma: tokens and dimensions of a head that one copy brings; bytes of q, do and sums that blocks of causal attention
+# share at a time
+_QUERIES, _KEYS, _L2 = (1, 1, 64, 64), (1, 1, 128, 64), 16 << 20
 
 
 def delta_inline(
@@ -159,6 +160,7 @@ def wgmma(
     sums = torch.zeros(tiles, 64, block_d, dtype=torch.float32, device=q.device)
     delta, lse2 = _launch_delta(o, lse, do)
     config = {"dtype": q.dtype, "arch": "sm_90a", "BLOCK_D": block_d, "STAGES": stages}
+    together = max(2, _L2 // (8 * Sq * block_d)) if causal else 1
     elements = block_d * 2 * (128 + stages * 64) + 2 * 128 * 64  # k and v, rings of q and do, two of ds
     _wgmma.launch(
         "attention_backward_wgmma",
@@ -166,11 +168,11 @@ def wgmma(
         384,
         *(TensorMap(q, _QUERIES), TensorMap(k, _KEYS), TensorMap(v, _KEYS), TensorMap(do, _QUERIES)),
         *(delta, lse2, sums, dk, dv),
-        *(Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal),
+        *(Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal, together),
         shared=elements * 2 + stages * 2 * 64 * 4 + (1 + 2 * stages) * 8,
         **config,
     )
-    _wgmma.launch("round_dq", tiles * (block_d // 64), 128, sums, dq, Sq, D, factor, **config)
+    _wgmma.launch("round_dq", 2 * tiles, 128, sums, dq, Sq, D, factor, **config)
     return dq, dk, dv
 
 

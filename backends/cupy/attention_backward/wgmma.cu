@@ -1,14 +1,14 @@
 // wgmma: tensorcore's walk on warpgroups. A block owns 128 keys and walks over the queries that see them. One warpgroup
 // has the copy engine bring q and do, two hold 64 keys each: scores are formed transposed, so that pᵀ and dsᵀ are left
 // operands in registers for dv and dk, and ds goes through shared memory for dq alone. The exponentials of p run beside
-// do * vᵀ, the rest of ds beside dv. BLOCK_D (64 or 128) and STAGES come from the launcher.
+// do * vᵀ, the rest of ds beside dv, the additions to dq beside dk. BLOCK_D (64 or 128) and STAGES come from the
+// launcher.
 #include "hopper.cuh"
 
 constexpr int THREADS = 384, WARPS = 8, BLOCK_M = 64, BLOCK_N = 128;
 constexpr int SIDE = 64, STEP = 16;  // elements of 128 bytes, the width of what the copy engine brings; k of a product
 constexpr int Q_PART = BLOCK_M * SIDE, K_PART = BLOCK_N * SIDE, PARTS = BLOCK_D / SIDE;
-// A warpgroup forms half the columns of dq from all keys, else all from its own.
-constexpr bool SPLIT_D = BLOCK_D == 128;
+constexpr int HALF_D = BLOCK_D / 2;  // the columns of dq that a warpgroup forms, from all keys
 
 struct Shared {
     ELEMENT k[PARTS * K_PART], v[PARTS * K_PART];  // of all tokens 64 of the head's dimensions, then the next 64
@@ -21,22 +21,28 @@ struct Shared {
 using Scores = float[BLOCK_M / 8][4];  // of 16 keys per warp
 using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
-using Part = float[SIDE / 8][4];
+using Part = float[HALF_D / 8][4];
 
 // The query tiles of a block: those of each query head in turn, from another one on in every block, so that blocks do
 // not add to the same dq at the same time.
 struct Queries {
-    int first, tiles, offset, number = 0, count;
+    int first, tiles, offset, count, number = 0, head = 0, tile;
 
     __device__ Queries(int first, int Sq, int heads, int turn, int turns) : first(first) {
         tiles = first < Sq ? (Sq - first + BLOCK_M - 1) / BLOCK_M : 0;
         offset = turn * tiles / turns;
         count = tiles * heads;
+        tile = offset;
     }
 
     __device__ bool more() const { return number < count; }
-    __device__ int head() const { return number / tiles; }
-    __device__ int start() const { return first + (number + offset) % tiles * BLOCK_M; }
+    __device__ int start() const { return first + tile * BLOCK_M; }
+
+    __device__ void next() {
+        ++number;
+        if (++tile == tiles) tile = 0;
+        if (tile == offset) ++head;
+    }
 };
 
 // One warp: fills the ring.
@@ -46,9 +52,9 @@ __device__ inline void load(
 ) {
     const int lane = threadIdx.x;
     Slot<STAGES> slot;
-    for (; queries.more(); ++queries.number, slot.next()) {
+    for (; queries.more(); queries.next(), slot.next()) {
         const int start = queries.start(), stage = slot.stage;
-        const long long row = ((long long)batch * Hq + head + queries.head()) * Sq + start;
+        const long long row = ((long long)batch * Hq + head + queries.head) * Sq + start;
         float statistics[2][2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -65,7 +71,7 @@ __device__ inline void load(
             barrier_expect(&shared.full[stage], 2 * PARTS * Q_PART * sizeof(ELEMENT));
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) {
-                const int x = part * SIDE, z = head + queries.head();
+                const int x = part * SIDE, z = head + queries.head;
                 copy_in(shared.q[stage] + part * Q_PART, q, x, start, z, batch, &shared.full[stage]);
                 copy_in(shared.grad[stage] + part * Q_PART, grad, x, start, z, batch, &shared.full[stage]);
             }
@@ -98,10 +104,11 @@ __device__ inline void accumulate(Gradient& gradient, const Weights& weights, co
     wgmma_commit();
 }
 
-// s becomes p = exp2(s * scale - lse); where `masked`, 0 for queries before `first_seen`, the first to see this lane's
+// s becomes p = exp2(s * scale - lse); if MASKED, 0 for queries before `first_seen`, the first to see this lane's
 // first key (one more a key), and for keys past the `keys_left` from that key on.
+template <bool MASKED>
 __device__ inline void probabilities(
-    Scores& s, const float* lse, float scale, bool masked, int start, int first_seen, int keys_left
+    Scores& s, const float* lse, float scale, int start, int first_seen, int keys_left
 ) {
     const int member = threadIdx.x % 4;
 #pragma unroll
@@ -111,7 +118,7 @@ __device__ inline void probabilities(
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             s[n][e] = exp2f(fmaf(s[n][e], scale, -(e % 2 ? shift.y : shift.x)));
-            if (masked && (8 * (e / 2) >= keys_left || start + i + e % 2 < first_seen + 8 * (e / 2))) s[n][e] = 0.0f;
+            if (MASKED && (8 * (e / 2) >= keys_left || start + i + e % 2 < first_seen + 8 * (e / 2))) s[n][e] = 0.0f;
         }
     }
 }
@@ -125,20 +132,20 @@ __device__ inline void round(Weights& weights, const Scores& s) {
     }
 }
 
-// 64 columns of dq = ds * k, started: of all keys, or of a warpgroup's own.
+// A warpgroup's columns of dq = ds * k, started.
 __device__ inline void form_dq(Part& dq, const ELEMENT* ds, const ELEMENT* k) {
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < (SPLIT_D ? BLOCK_N : 64); j += STEP) {
+    for (int j = 0; j < BLOCK_N; j += STEP) {
         wgmma<false, false>(dq, descriptor(ds + j * BLOCK_M, 0), descriptor(k + j * SIDE, 0), ELEMENT(), j > 0);
     }
     wgmma_commit();
 }
 
-// Where this thread's first four sums are of 64 columns of a tile of queries; the next are BLOCK_M * 8 on. They lie as
-// the product leaves them in registers, so that a warp adds to 512 bytes in one piece.
-__device__ inline long long place_of_sums(long long tile, int part) {
-    return (tile * PARTS + part) * BLOCK_M * SIDE + threadIdx.x % 128 * 4;
+// Where this thread's first four sums are of half the columns of a tile of queries; the next are BLOCK_M * 8 on. They
+// lie as the product leaves them in registers, so that a warp adds to 512 bytes in one piece.
+__device__ inline long long place_of_sums(long long tile, int half) {
+    return (tile * 2 + half) * BLOCK_M * HALF_D + threadIdx.x % 128 * 4;
 }
 
 // This warp's 16 rows of a product, of which `rows` exist, times `factor`, from column `col` on.
@@ -199,17 +206,20 @@ __device__ inline void store_ds(ELEMENT* tile, const Weights& dweights, int row,
     }
 }
 
-// dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e.
+// dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e. The
+// pairs of batch and key head are taken `together` at a time, of each first the keys that most queries see.
 // Longer than a screen: each wgmma_wait counts the products under way around it, so that their order has to be seen.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk,
-    ELEMENT* dv, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal
+    ELEMENT* dv, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal, int together
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
-    const int tiles = (Sk + BLOCK_N - 1) / BLOCK_N, tile = blockIdx.x % tiles, left = tile * BLOCK_N;
-    const int pair = blockIdx.x / tiles, batch = pair / Hkv, group = Hq / Hkv, head = pair % Hkv * group;
+    const int tiles = (Sk + BLOCK_N - 1) / BLOCK_N, pairs = gridDim.x / tiles, number = blockIdx.x;
+    const int before = number / (together * tiles) * together, within = number % (together * tiles);
+    const int width = min(together, pairs - before), tile = within / width, left = tile * BLOCK_N;
+    const int pair = before + within % width, batch = pair / Hkv, group = Hq / Hkv, head = pair % Hkv * group;
     // Queries before `first` see no key of the tile; without causality the shift is so large that all see all.
     const int shift = causal ? Sk - Sq : Sk, first = max(0, left - shift) / BLOCK_M * BLOCK_M;
     Queries queries(first, Sq, group, tile, tiles);
@@ -230,9 +240,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
         // Zeros that are set later would part the products that are under way.
         wgmma_settle(dk_acc), wgmma_settle(dv_acc);
         barrier_wait(&shared.kv_full, 0);
-        for (int buffer = 0; queries.more(); ++queries.number, slot.next(), buffer ^= 1) {
+        for (int buffer = 0; queries.more(); queries.next(), slot.next(), buffer ^= 1) {
             const int stage = slot.stage, start = queries.start();
-            const int tile_of_queries = (batch * Hq + head + queries.head()) * tiles_of_queries + start / BLOCK_M;
+            const int tile_of_queries = (batch * Hq + head + queries.head) * tiles_of_queries + start / BLOCK_M;
             const bool masked = keys < BLOCK_N || left + row + 15 > start + shift;
             const float* delta_i = shared.delta[stage] + lane % 4 * 2;
             Weights weights, dweights;
@@ -243,28 +253,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
             scores(ds, own_v, shared.grad[stage]);
             wgmma_wait<1>();
             wgmma_settle(p);
-            probabilities(p, shared.lse[stage], scale2, masked, start, left + key - shift, keys - key);
+            if (masked) probabilities<true>(p, shared.lse[stage], scale2, start, left + key - shift, keys - key);
+            else probabilities<false>(p, shared.lse[stage], scale2, start, left + key - shift, keys - key);
             round(weights, p);
             accumulate(dv_acc, weights, shared.grad[stage]);
             wgmma_wait<1>();
             wgmma_settle(ds);
             score_gradients(ds, p, delta_i);
             round(dweights, ds);
-            accumulate(dk_acc, dweights, shared.q[stage]);
             store_ds(shared.ds[buffer], dweights, row, lane);
             async_fence();
-            if (SPLIT_D) sync_threads<256>(1);
-            else sync_threads<128>(1 + warpgroup);  // ds is there; the other buffer has been read by all
-            form_dq(
-                dq, shared.ds[buffer] + (SPLIT_D ? 0 : warpgroup * 64 * BLOCK_M),
-                SPLIT_D ? shared.k + warpgroup * K_PART : own_k
-            );
-            wgmma_wait<0>();
+            // The tile before has been read; told so here, not at its end, the next scores begin sooner.
+            if (lane == 0 && queries.number > 0) barrier_arrive(&shared.empty[(stage + STAGES - 1) % STAGES], 0);
+            sync_threads<256>(1);  // ds is there; the other buffer has been read by all
+            form_dq(dq, shared.ds[buffer], shared.k + warpgroup * (HALF_D == SIDE ? K_PART : HALF_D));
+            accumulate(dk_acc, dweights, shared.q[stage]);
+            wgmma_wait<1>();
             wgmma_settle(dq);
-            if (lane == 0) barrier_arrive(&shared.empty[stage], 0);
-            float* target = sums + place_of_sums(tile_of_queries, SPLIT_D ? warpgroup : 0);
+            float* target = sums + place_of_sums(tile_of_queries, warpgroup);
 #pragma unroll
-            for (int n = 0; n < SIDE / 8; ++n) atomic_add(target + n * BLOCK_M * 8, dq[n]);
+            for (int n = 0; n < HALF_D / 8; ++n) atomic_add(target + n * BLOCK_M * 8, dq[n]);
+            wgmma_wait<0>();
         }
         wgmma_settle(dk_acc), wgmma_settle(dv_acc);
         const long long at = ((long long)pair * Sk + left + row) * dim;
@@ -273,14 +282,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
     }
 }
 
-// A block rounds 64 columns of a tile of queries.
+// A block rounds half the columns of a tile of queries.
 extern "C" __global__ void __launch_bounds__(128) round_dq(
     const float* sums, ELEMENT* dq, int Sq, int dim, float scale) {
-    const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, part = blockIdx.x % PARTS, number = blockIdx.x / PARTS;
+    const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, half = blockIdx.x % 2, number = blockIdx.x / 2;
     const int row = number % tiles * BLOCK_M + threadIdx.x / 32 * 16;
-    const float* source = sums + place_of_sums(number, part);
+    const float* source = sums + place_of_sums(number, half);
     Part sum;
 #pragma unroll
-    for (int n = 0; n < SIDE / 8; ++n) load16(source + n * BLOCK_M * 8, sum[n]);
-    store<SIDE>(dq + ((long long)number / tiles * Sq + row) * dim, sum, scale, Sq - row, part * SIDE, dim);
+    for (int n = 0; n < HALF_D / 8; ++n) load16(source + n * BLOCK_M * 8, sum[n]);
+    store<HALF_D>(dq + ((long long)number / tiles * Sq + row) * dim, sum, scale, Sq - row, half * HALF_D, dim);
 }

@@ -9,9 +9,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor
 
 ROWS = gl.constexpr(64)  # of a warpgroup's tile: one wgmma is 64 high
-# later versions of Triton have other names for both than 3.7
+# later versions of Triton have other names for both than 3.7; 3.6 has another for the third
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # of a partition's threads
 
 
 @gluon.jit
@@ -31,3 +32,11 @@ def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
 @cache  # making one checks it for 10 us
 def _swizzle(rank: int) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank)
+
+
+def plain_rows(plain: PlainDescriptor) -> TensorDescriptor:
+    """The same descriptor of float32, its rows laid in shared memory one after another."""
+    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _UNSWIZZLED)
+
+
+_UNSWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
