@@ -19,7 +19,17 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import EPS32, C, Expected, Scalar, finite
-from touchstone.conformance.spec.contract import Also, Case, Contract, Draw, Invalid, Operand, Output, Regular
+from touchstone.conformance.spec.contract import (
+    Also,
+    Case,
+    Contract,
+    Draw,
+    Invalid,
+    Operand,
+    Output,
+    Regular,
+    each_of_one,
+)
 from touchstone.conformance.spec.values import lift_tail
 
 Tensors = Mapping[str, torch.Tensor | None]
@@ -44,10 +54,13 @@ REGULAR = {
 }
 # of any rank the longest of SIZES has as many elements already
 BEYOND_GRID: dict[str, list[dict[str, Any]]] = {MATRICES: [{"rows": 69001, "cols": 2}], ANY_RANK: []}
-# more elements than 2^20, and than 2^16 in a row
-MANY = {
-    MATRICES: {"many_elements": Also({"rows": 17, "cols": 65539})},
-    ANY_RANK: {"many_elements": Also({"trailing": (17, 65539)})},
+# more elements than 2^20, and than 2^16 in a row; one row, and one column
+SHAPES = {
+    MATRICES: {"many_elements": Also({"rows": 17, "cols": 65539}), **each_of_one(SIZES[MATRICES][0])},
+    ANY_RANK: {
+        "many_elements": Also({"trailing": (17, 65539)}),
+        **{f"one_{axis}": Also({"trailing": shape}) for axis, shape in {"row": (1, 33), "column": (33, 1)}.items()},
+    },
 }
 FIVE_AXES = {"trailing": (2, 3, 2, 5, 3)}
 RANKS = {
@@ -148,9 +161,9 @@ def pointwise(
 
 
 def of_shapes(axes: str, first: str) -> dict[str, Also]:
-    """`MANY`, and, of any rank, a case of more axes than kernels with strides have, which cannot be merged in the
+    """`SHAPES`, and, of any rank, a case of more axes than kernels with strides have, which cannot be merged in the
     operand `first`."""
-    return MANY[axes] | ({} if axes == MATRICES else {"five_axes": Also(FIVE_AXES, layouts={first: "transposed"})})
+    return SHAPES[axes] | ({} if axes == MATRICES else {"five_axes": Also(FIVE_AXES, layouts={first: "transposed"})})
 
 
 def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:

@@ -7,10 +7,10 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
-from touchstone.conformance.contracts._pointwise import MANY, MATRICES, pointwise, special_of_each, with_large
+from touchstone.conformance.contracts._pointwise import MATRICES, SHAPES, pointwise, special_of_each, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32
-from touchstone.conformance.spec.contract import Int64Index, Invalid, Operand, Property, each_of_one, with_params
+from touchstone.conformance.spec.contract import Int64Index, Invalid, Operand, Property, with_params
 from touchstone.reference._activations import torch_act
 from touchstone.reference.activation import torch_activation
 
@@ -64,8 +64,7 @@ contract = pointwise(
     special=(math.nan, math.inf, 0.0, -0.0),  # -inf times the 0 of a sigmoid is NaN in one form and 0 in another
     valid=_valid,
     exact={"integers": ["y"]},
-    also=MANY[MATRICES]
-    | each_of_one({"rows": 3, "cols": 33})
+    also=SHAPES[MATRICES]
     | special_of_each(MATRICES, {"activation": acts.NAMES})
     | acts.tails_in_16_bits("x", acts.NAMES),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),

@@ -12,8 +12,8 @@ from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts._bounds_dots import accumulated
 from touchstone.conformance.contracts._pointwise import (
-    MANY,
     MATRICES,
+    SHAPES,
     pointwise,
     special_of_each,
     with_large,
@@ -21,7 +21,7 @@ from touchstone.conformance.contracts._pointwise import (
 )
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import EPS32, Expected, finite
-from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, each_of_one, with_params
+from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, with_params
 from touchstone.reference._activations import torch_act_grad
 
 
@@ -75,8 +75,7 @@ _elements = pointwise(
     },
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},
-    also=MANY[MATRICES]
-    | each_of_one({"rows": 3, "cols": 33})
+    also=SHAPES[MATRICES]
     | bounds_rows.ONE_ROW_MORE
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)

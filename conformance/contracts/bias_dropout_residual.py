@@ -8,7 +8,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import MANY, MATRICES, pointwise
+from touchstone.conformance.contracts._pointwise import MATRICES, SHAPES, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32, C, Expected, finite
 from touchstone.conformance.spec.contract import Operand, Regular, each_of_one
@@ -65,7 +65,7 @@ contract = pointwise(
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
-    also={"many_elements": replace(MANY[MATRICES]["many_elements"], params={"p": 0.5})} | each_of_one(SIZES[0]),
+    also={"many_elements": replace(SHAPES[MATRICES]["many_elements"], params={"p": 0.5})} | each_of_one(SIZES[0]),
     cost=_dropout.RANDOM + 2,
     calls=lambda size, param: size["rows"] * size["cols"],
     bytes=lambda size, param, item: (3 * size["rows"] + 1) * size["cols"] * item,

@@ -42,6 +42,7 @@ contract = multilinear(
         "large_sums_of_blocks": Also({"M": 3, "K": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "odd_tiles": Also({"M": 64, "K": 832}, dtype="float16"),  # 13 of 64, where stages and buffers take turns
         "beyond_float16": Also({"M": 7, "K": 37}, beyond_float16, dtype="bfloat16"),
+        "one_term": Also({"M": 33, "K": 1}),
     },
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],
     flops=lambda size, param: 2 * size["M"] * size["K"],

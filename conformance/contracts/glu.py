@@ -10,8 +10,8 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu, activation
 from touchstone.conformance.contracts._laws import equals_op
 from touchstone.conformance.contracts._pointwise import (
-    MANY,
     MATRICES,
+    SHAPES,
     overflowing,
     pointwise,
     special_of_each,
@@ -62,7 +62,7 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
-    also=MANY[MATRICES]
+    also=SHAPES[MATRICES]
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),

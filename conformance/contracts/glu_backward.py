@@ -9,8 +9,8 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _glu
 from touchstone.conformance.contracts._baselines import INDEPENDENT_AXES
 from touchstone.conformance.contracts._pointwise import (
-    MANY,
     MATRICES,
+    SHAPES,
     pointwise,
     special_of_each,
     with_large,
@@ -66,7 +66,7 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["dup"]},
-    also=MANY[MATRICES]
+    also=SHAPES[MATRICES]
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS}),

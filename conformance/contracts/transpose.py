@@ -6,7 +6,7 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_rows import invalid_calls
 from touchstone.conformance.contracts._moved import BITS, families, moved, relabels
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Int64Index, Operand, Output, Property, Regular
+from touchstone.conformance.spec.contract import Also, Int64Index, Operand, Output, Property, Regular, each_of_one
 from touchstone.reference.transpose import torch_transpose
 
 SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (7, 1), (300, 257), (8209, 5), (5, 8209)]
@@ -34,7 +34,7 @@ contract = moved(
     aligned=[{"rows": 64, "cols": 32}],
     regular=Regular([{"rows": rows, "cols": cols} for rows, cols in REGULAR]),
     beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
-    also={"many_tiles": Also({"rows": 1031, "cols": 1033}, dtype="float16")},
+    also={"many_tiles": Also({"rows": 1031, "cols": 1033}, dtype="float16"), **each_of_one({"rows": 3, "cols": 33})},
     int64_index=Int64Index({"rows": 2**14 + 8, "cols": 2**17 + 3}, rows={"x": 1}),
     values=families("x"),
     valid=_valid,

@@ -6,12 +6,13 @@ The right answer is the contract's own, in float64, rounded once to the output's
 import ctypes
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from touchstone.conformance.faults import ALL, Planted
+from touchstone.conformance.spec.cases import single_and_strided
 from touchstone.conformance.spec.contract import GRID_LIMIT, Contract
 
 F32, F16, BF16 = ("float32",), ("float16",), ("bfloat16",)
@@ -426,6 +427,7 @@ def _one_shape(right):
 
 def _misread(right, contract: Contract) -> Iterator[Made]:
     """An operand read through the wrong strides or offset, a parameter not read at all."""
+    single = list(single_and_strided(contract))
     for name, operand in contract.operands.items():
         if not operand.counts:
             continue
@@ -444,6 +446,14 @@ def _misread(right, contract: Contract) -> Iterator[Made]:
                 f"the last axis of {name} is taken to have stride 1",
                 "strides",
                 _reading(right, name, _unit_last),
+                ALL,
+            )
+        if any(case.layout[name] != "contiguous" and _is_single(contract.operand_shape(name, case)) for case in single):
+            yield (
+                f"{name}_single_strides",
+                f"the strides of {name} are ignored where an axis of it is 1 long",
+                "strides",
+                _reading(right, name, lambda x: _densely(x) if _is_single(x.shape) else x),
                 ALL,
             )
         if "offset" in layouts:
@@ -507,6 +517,11 @@ def _densely(x: torch.Tensor) -> torch.Tensor:
         strides.append(step)
         step *= size
     return _gather(x, strides[::-1], int(x.storage_offset()))
+
+
+def _is_single(shape: Sequence[int]) -> bool:
+    """Whether one of several axes is 1 long, and another is not."""
+    return len(shape) > 1 and 1 in shape and max(shape) > 1
 
 
 def _unit_last(x: torch.Tensor) -> torch.Tensor:

@@ -67,7 +67,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
     single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
-    single += _long_and_strided(contract, seed)
+    single += [*_long_and_strided(contract, seed), *single_and_strided(contract, seed)]
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
@@ -221,6 +221,43 @@ def _long_and_strided(contract: Contract, seed: int) -> Iterator[Case]:
     for turn, case in enumerate(found):
         typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])
         yield typed if contract.valid(typed) else case
+
+
+def single_and_strided(contract: Contract, seed: int = 0) -> Iterator[Case]:
+    """For each axis that is 1 long in an operand of several axes at some size: there, with what is left of it, a row or
+    a column, in elements that are no neighbours. A path for one row often takes it for a vector without a stride."""
+    first, found = next(iter(contract.values)), dict[Case, None]()
+    sizes = [*contract.sizes, *(one.size for one in contract.also.values())]
+    plain = dict.fromkeys(plain_case(contract, contract.dtypes[0], first, seed, size) for size in sizes)
+    able = [case for case in plain if case.filled and contract.valid(case)]
+    for name in [name for name, operand in contract.operands.items() if not operand.own_dtype]:
+        ones: dict[int, list[Case]] = {}  # by the axis, counted from the last, that is 1 long
+        for case in able:
+            shape = contract.operand_shape(name, case)
+            for axis, length in enumerate(shape, -len(shape)):
+                if length == 1 and max(shape) > 1:
+                    ones.setdefault(axis, []).append(case)
+        for those in ones.values():
+            those.sort(key=lambda case: (contract.operand_shape(name, case).count(1), contract.work(case)))
+            turned = (_apart(contract, case) for case in those)
+            shown = (case for case in turned if case.layout[name] != "contiguous" and contract.valid(case))
+            found |= dict.fromkeys(itertools.islice(shown, 1))
+    for turn, case in enumerate(found):
+        typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])
+        yield typed if contract.valid(typed) else case
+
+
+def _apart(contract: Contract, case: Case) -> Case:
+    """The case with each operand of several axes in its first layout, of those that share no element, that leaves a gap
+    between neighbours along the innermost axis longer than 1."""
+    layouts = dict(case.layouts)
+    for name, operand in contract.operands.items():
+        shape = contract.operand_shape(name, case)
+        inner = max((axis for axis, length in enumerate(shape) if length > 1), default=None)
+        if len(shape) > 1 and inner is not None and not operand.own_dtype and layouts[name] != "none":
+            able = [layout for layout in operand.layouts if layout not in (*BROADCASTS, "none")]
+            layouts[name] = next((one for one in able if PLANS[one](shape)[1][inner] != 1), layouts[name])
+    return replace(case, layouts=tuple(layouts.items()))
 
 
 def _all_strided(contract: Contract, case: Case) -> Case:
