@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.contracts._bounds_dots import summed
 from touchstone.conformance.spec.budget import EPS32, C, Scalar, finite
-from touchstone.conformance.spec.contract import DTYPES, Also, Case, Draw, Invalid, Regular, each_of_one
+from touchstone.conformance.spec.contract import DTYPES, Also, Case, Draw, Family, Invalid, Regular, each_of_one
 from touchstone.conformance.spec.layouts import BROADCASTS
 from touchstone.conformance.spec.values import cancelling, lift_square, lift_tail
 
@@ -138,6 +138,39 @@ def large_squares(
     draws x, and of `others`."""
     size = size or {"rows": 3, "cols": 33}
     return {f"large_squares_{dtype}": Also(size, family(_large, *others), dtype=dtype) for dtype in DTYPES}
+
+
+def outlier(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """Of every row the last element alone is large, of one sign and the other in turn: of a row of n it is about √n
+    times as large as the row's statistic."""
+    x = draw.normal(shape, 0.1)
+    last = x.view(shape[0], -1)[:, -1]
+    last.copy_(torch.where(torch.arange(shape[0]) % 2 == 0, 8.0, -8.0))
+    return x
+
+
+def with_largest_weight(family: Family) -> Family:
+    """A family of `outlier`s, whose weight there is near the largest number."""
+
+    def drawn(draw: Draw) -> dict[str, torch.Tensor | None]:
+        found = family(draw)
+        weight = found["weight"]
+        assert weight is not None
+        weight[-1] = 0.75 * torch.finfo(draw.dtype).max
+        return found
+
+    return drawn
+
+
+def beyond_largest_sums(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Gradients of the last column alone, of one sign as x̂ is there: sums over rows are beyond the largest number. In
+    float16 rows of small x, whose dx is so there too; in bfloat16 a factor of dx on the way would be beyond float32."""
+    scale = 2.0**-6 if draw.dtype is torch.float16 else 1.0
+    x = draw.normal(draw.shape("x"), scale)
+    x[:, -1] = scale * draw.uniform((len(x),), 1.0, 1.5)
+    weight, dy = signal(draw, "weight"), draw.of_largest("dy", 0.0625, 0.125)
+    weight[-1], dy[:, :-1] = 1.0, 0.0
+    return {"x": x, "weight": weight, "dy": dy}
 
 
 def opposite(draw: Draw, x: torch.Tensor) -> torch.Tensor:

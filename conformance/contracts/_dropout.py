@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes
-from touchstone.conformance.spec.contract import Also, Case, Invalid, Property, with_params
+from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Property, beyond_largest, with_params
 from touchstone.reference._philox import words
 
 P = (0.5, 0.2028, 0.0, 1.0)  # of 0.2028 the scale is about half a unit off in 16 bits
@@ -178,6 +178,17 @@ def of_shapes_with_words(first: str) -> dict[str, Also]:
     """The single cases of shapes with the number of words of theirs."""
     every = of_shapes(ANY_RANK, first)
     return {name: replace(one, size=with_words([one.size])[0]) for name, one in every.items()}
+
+
+def beyond_largest_of(operand: str, size: Mapping[str, Any]) -> dict[str, Also]:
+    """Elements that are kept, four times as large."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn: dict[str, torch.Tensor | None] = {name: draw.normal(draw.shape(name)) for name in draw.operands}
+        sign = draw.integers(draw.shape(operand), 0, 2) * 2 - 1
+        return {**drawn, operand: sign * draw.of_largest(operand, 0.5, 1.0)}
+
+    return beyond_largest(size, family, {"p": 0.75})
 
 
 def words_fit(case: Case) -> bool:

@@ -131,6 +131,15 @@ def beyond_float16(draw: Draw) -> dict[str, torch.Tensor | None]:
     return {name: draw.normal(draw.shape(name), 2.0 ** (40 * (-1) ** turn)) for turn, name in enumerate(draw.operands)}
 
 
+def sums_beyond_largest(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Sums of terms of one sign, that of a row of the first operand, which takes turns."""
+    drawn: dict[str, torch.Tensor | None] = {n: draw.uniform(draw.shape(n), 1.0, 2.0) for n in draw.operands}
+    first = draw.of_largest(draw.operands[0], 0.25, 0.5)
+    if first.ndim > 1:
+        first[1::2] *= -1
+    return {**drawn, draw.operands[0]: first}
+
+
 def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Tensor | None]]:
     """Terms of operand `first` along an axis: a large one, and many that are each less than half a unit of it in 16
     bits, and 1/128 of it together. The others are 1."""

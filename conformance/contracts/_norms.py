@@ -10,7 +10,17 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Int64Index, Operand, Output, Property
+from touchstone.conformance.spec.contract import (
+    Also,
+    Case,
+    Contract,
+    Draw,
+    Int64Index,
+    Operand,
+    Output,
+    Property,
+    beyond_largest,
+)
 
 VARIANCE = 1e-6  # of `tiny` where eps is 0: any default of eps in its place shows
 
@@ -71,6 +81,12 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
 
         return drawn
 
+    def large_in_both(draw: Draw, shape):
+        """Near the largest number in the last column: h is beyond it there, and finite in float32."""
+        x = draw.normal(shape)
+        x[:, -1] = draw.uniform((shape[0],), 0.75, 1.0) * torch.finfo(draw.dtype).max
+        return x
+
     def valid(case: Case) -> bool:
         summands = ("x",) if case.values == "no_residual" else ("x", "residual")
         if not divides(case, case.size["cols"]) or bounds_rows.repeats(case, *summands):
@@ -90,7 +106,11 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         sizes=bounds_rows.SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
-        also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(family),
+        also=bounds_rows.LONG_ROWS
+        | bounds_rows.ONE
+        | bounds_rows.large_squares(family)
+        | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(family(bounds_rows.outlier)))
+        | {"beyond_largest_sum": Also({"rows": 3, "cols": 33}, family(large_in_both), dtype="float16")},
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "residual": 0}),
         values={
             "normal": family(bounds_rows.lifted),
@@ -170,7 +190,8 @@ def gradient(
         also=bounds_rows.LONG_ROWS
         | bounds_rows.ONE
         | bounds_rows.ONE_ROW_MORE
-        | bounds_rows.large_squares(family, bounds_rows.lifted),
+        | bounds_rows.large_squares(family, bounds_rows.lifted)
+        | beyond_largest({"rows": 33, "cols": 129}, bounds_rows.beyond_largest_sums),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),

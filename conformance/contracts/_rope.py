@@ -24,6 +24,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    beyond_largest,
 )
 
 SIZES = [  # B, Hq, Hkv, S, D, R/2, P
@@ -126,6 +127,19 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         scale = torch.exp2(torch.arange(draw.size["P"], dtype=torch.float64) % 7 - 3)[:, None]
         return _angles(draw).cos() * scale, _angles(draw).sin() * scale
 
+    def beyond_largest_of(draw: Draw):
+        """Elements near the largest number and tables of numbers above 1, as those of scaled contexts are; products
+        with the sine stay below it."""
+        drawn = family(normal, rotations)(draw)
+        for name in (q, k):
+            sign = draw.integers(draw.shape(name), 0, 2) * 2 - 1
+            drawn[name] = sign * draw.of_largest(name, 0.75, 1.0)
+        return {
+            **drawn,
+            "cos": draw.uniform(draw.shape("cos"), 3.0, 4.0),
+            "sin": draw.uniform(draw.shape("sin"), 0.0, 0.5),
+        }
+
     def quarter_turns(draw: Draw):
         """Angles that are multiples of 90 degrees: of small integers the answer is exact."""
         turns = draw.integers(draw.shape("cos"), 0, 4)
@@ -180,6 +194,7 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
                 layouts={"positions": "none"},
                 dtype="float16",
             ),
+            **beyond_largest(_sizes(SIZES)[0], beyond_largest_of),
             "nothing_turned": Also(dict(zip(LETTERS, (2, 3, 2, 3, 8, 0, 5), strict=True))),
         },
         int64_index=Int64Index(

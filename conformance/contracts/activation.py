@@ -10,7 +10,15 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts._pointwise import MATRICES, SHAPES, pointwise, special_of_each, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32
-from touchstone.conformance.spec.contract import Int64Index, Invalid, Operand, Property, with_params
+from touchstone.conformance.spec.contract import (
+    Draw,
+    Int64Index,
+    Invalid,
+    Operand,
+    Property,
+    beyond_largest,
+    with_params,
+)
 from touchstone.reference._activations import torch_act
 from touchstone.reference.activation import torch_activation
 
@@ -29,6 +37,11 @@ def _error(inputs, params):
     return [
         acts.error(z, name) + acts.moved(torch_act, z, name, condition, acts.STEEPEST[name]) + jumps * z.abs() / EPS32
     ]
+
+
+def _beyond_largest(draw: Draw):
+    """The sum; the activation leaves it as it is."""
+    return {name: draw.of_largest(name, 0.75, 1.0) for name in ("x", "bias")}
 
 
 def _valid(case) -> bool:
@@ -66,7 +79,8 @@ contract = pointwise(
     exact={"integers": ["y"]},
     also=SHAPES[MATRICES]
     | special_of_each(MATRICES, {"activation": acts.NAMES})
-    | acts.tails_in_16_bits("x", acts.NAMES),
+    | acts.tails_in_16_bits("x", acts.NAMES)
+    | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),
     cost=8,
     calls=lambda size, param: size["rows"] * size["cols"],

@@ -21,7 +21,7 @@ from touchstone.conformance.contracts._pointwise import (
 )
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import EPS32, Expected, finite
-from touchstone.conformance.spec.contract import Invalid, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import Draw, Invalid, Operand, Output, Property, beyond_largest, with_params
 from touchstone.reference._activations import torch_act_grad
 
 
@@ -42,6 +42,14 @@ def _error(inputs, params):
     condition = inputs["x"].abs() + inputs["bias"].abs()
     jumps = acts.beside_a_jump(z, condition, acts.SLOPE_JUMPS.get(name, ())) & (z != z.to(torch.float32))
     return [own + dy * acts.moved(torch_act_grad, z, name, condition, acts.CURVATURE[name]) + jumps * dy / EPS32]
+
+
+def _beyond_largest(draw: Draw):
+    """Slopes of about 1.4, the steepest of all activations', and in every column gradients of one sign."""
+    dy = draw.of_largest("dy", 0.9, 1.0)
+    dy[:, ::2] *= -1
+    bias = torch.zeros(draw.shape("bias"), dtype=torch.float64)
+    return {"x": draw.uniform(draw.shape("x"), 2.7, 2.95), "bias": bias, "dy": dy}
 
 
 def _valid(case) -> bool:
@@ -79,7 +87,8 @@ _elements = pointwise(
     | bounds_rows.ONE_ROW_MORE
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)
-    | special_of_each(MATRICES, {"activation": acts.NAMES}),
+    | special_of_each(MATRICES, {"activation": acts.NAMES})
+    | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest, {"activation": "hardswish"}),
     gradient_of="activation",
     cost=16,
     calls=lambda size, param: size["rows"] * size["cols"],

@@ -17,6 +17,7 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    beyond_largest,
     with_params,
 )
 from touchstone.reference.attention import torch_attention
@@ -108,6 +109,18 @@ def _small_addends_of_queries(draw: Draw):
     return {"q": q, "k": k, "v": v, "do": do}
 
 
+def _beyond_largest(draw: Draw):
+    """Of the first head dq, of large keys, of the second dk, of large queries, of the third dv, of a large do. In
+    bfloat16 dv alone, whose terms have one sign: those of the others would be beyond float32 too."""
+    q, k, v = (draw.normal(draw.shape(name)) for name in "qkv")
+    do = draw.normal(draw.shape("do"), 2.0**8)
+    if draw.dtype is torch.float16:
+        k[:, 0], q[:, 0] = k[:, 0] * 2.0**11, q[:, 0] / 2.0**11
+        q[:, 1], k[:, 1] = q[:, 1] * 2.0**11, k[:, 1] / 2.0**11
+    v[:, 2], do[:, 2] = v[:, 2] / 2.0**12, draw.of_largest("do", 0.5, 1.0)[:, 2]
+    return {"q": q, "k": k, "v": v, "do": do}
+
+
 def _valid(case) -> bool:
     if case.values in ("growing_keys", "cancelling_queries") and case.param["scale"] == 0:
         return False
@@ -167,6 +180,7 @@ SMALL_ADDENDS = {
         dict(B=1, Hq=64, Hkv=1, Sq=2, Sk=2, D=16), _small_addends_of_queries, dtype="float16"
     ),
 }
+BEYOND_LARGEST = beyond_largest(dict(B=1, Hq=3, Hkv=3, Sq=40, Sk=8, D=16), _beyond_largest)
 contract = Contract(
     gradient_of="attention",
     operands={
@@ -198,6 +212,7 @@ contract = Contract(
     beyond_grid=attention.BEYOND_GRID,
     also=attention.ALSO
     | SMALL_ADDENDS
+    | BEYOND_LARGEST
     | {
         "low_scores": Also(attention.LOW_SCORES, "far_below"),
         "no_queries": Also(dict(B=1, Hq=2, Hkv=1, Sq=0, Sk=5, D=16), params={"causal": True}),

@@ -111,7 +111,10 @@ def _alone(one: Also) -> Also:
 
 ALSO = {
     **packing.ALSO,
-    **{name: _alone(one) for name, one in attention_backward.SMALL_ADDENDS.items()},
+    **{
+        name: _alone(one)
+        for name, one in (attention_backward.SMALL_ADDENDS | attention_backward.BEYOND_LARGEST).items()
+    },
     "many_keys": Also(packing.MANY_KEYS),
     "low_scores": Also(packing.LOW_SCORES, packing.packed(attention_backward.contract.values["far_below"])),
 }

@@ -65,7 +65,9 @@ contract = pointwise(
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
-    also={"many_elements": replace(SHAPES[MATRICES]["many_elements"], params={"p": 0.5})} | each_of_one(SIZES[0]),
+    also={"many_elements": replace(SHAPES[MATRICES]["many_elements"], params={"p": 0.5})}
+    | each_of_one(SIZES[0])
+    | _dropout.beyond_largest_of("x", SIZES[0]),
     cost=_dropout.RANDOM + 2,
     calls=lambda size, param: size["rows"] * size["cols"],
     bytes=lambda size, param, item: (3 * size["rows"] + 1) * size["cols"] * item,

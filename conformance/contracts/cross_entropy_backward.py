@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _entropy as entropy
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.budget import Expected, finite
-from touchstone.conformance.spec.contract import Contract, Draw, Operand, Output, Property, with_params
+from touchstone.conformance.spec.contract import Also, Contract, Draw, Operand, Output, Property, with_params
 from touchstone.reference.cross_entropy_backward import torch_cross_entropy_backward
 
 
@@ -59,6 +59,19 @@ def _family(make):
         return {"logits": logits, "target": target, "dloss": _dloss(draw)}
 
     return family
+
+
+def _beyond_largest(draw: Draw):
+    """A dloss far beyond the largest float16, in float32."""
+    return {**_family(entropy.FAMILIES["normal"])(draw), "dloss": 16 * draw.of_largest("dloss", 0.5, 1.0)}
+
+
+BEYOND_LARGEST = {
+    f"beyond_largest_{reduction}": Also(
+        {"rows": 7, "V": 33}, _beyond_largest, {"reduction": reduction}, dtype="float16"
+    )
+    for reduction in ("sum", "none")
+}
 
 
 def _rows_sum_to_zero(call, arguments, outputs, case):
@@ -115,7 +128,7 @@ contract = Contract(
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
     beyond_grid=entropy.BEYOND_GRID,
-    also=entropy.also(_family, lse="none"),
+    also=entropy.also(_family, lse="none") | BEYOND_LARGEST,
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},
     params=entropy.PARAMS,
     valid=entropy.valid,

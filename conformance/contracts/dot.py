@@ -11,9 +11,10 @@ from touchstone.conformance.contracts._multilinear import (
     multilinear,
     small_addends_of_lanes,
     sparse,
+    sums_beyond_largest,
 )
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Operand, Regular
+from touchstone.conformance.spec.contract import Also, Operand, Regular, beyond_largest
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.dot import torch_dot
 
@@ -40,6 +41,7 @@ contract = multilinear(
         "large_sums_of_blocks": Also({"n": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, sparse),
         "beyond_float16": Also({"n": 97}, beyond_float16, dtype="bfloat16"),
+        **beyond_largest({"n": 97}, sums_beyond_largest),
     },
     large=[{"n": 2**24}, {"n": 2**27}],
     flops=lambda size, param: 2 * size["n"],

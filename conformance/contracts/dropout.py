@@ -4,7 +4,7 @@ import math
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import ANY_RANK, pointwise
+from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import simple
 from touchstone.reference.dropout import torch_dropout
@@ -20,6 +20,7 @@ contract = pointwise(
     ["x"],
     axes=ANY_RANK,
     sizes=_dropout.SIZES,
+    also=of_shapes(ANY_RANK, "x") | _dropout.beyond_largest_of("x", _dropout.SIZES[0]),
     params={"p": _dropout.P, **_dropout.STREAMS},
     expect=expect,
     valid=_dropout.seen,

@@ -1,6 +1,7 @@
 """dropout_bitmask_backward(dy, bits, *, p): dx = dy/(1 - p) where the element's bit is 1, else 0; any shape."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -10,7 +11,7 @@ from touchstone.conformance.contracts._pointwise import ANY_RANK, FAMILIES, REGU
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import simple
-from touchstone.conformance.spec.contract import Draw, Operand, Property, Regular
+from touchstone.conformance.spec.contract import Also, Draw, Operand, Property, Regular
 from touchstone.reference.dropout_bitmask_backward import torch_dropout_bitmask_backward
 
 
@@ -31,6 +32,11 @@ def _with_bits(family):
         return {**family(draw), "bits": bits if draw.param["p"] < 1 else torch.zeros_like(bits)}
 
     return drawn
+
+
+def _beyond_largest() -> dict[str, Also]:
+    made = _dropout.beyond_largest_of("dy", _dropout.with_words(_dropout.SIZES)[0])
+    return {name: replace(one, values=_with_bits(one.values)) for name, one in made.items()}
 
 
 def _nothing_is_left(call, arguments, outputs, case):
@@ -66,7 +72,7 @@ contract = pointwise(
     axes=ANY_RANK,
     sizes=_dropout.with_words(_dropout.SIZES),
     regular=Regular(_dropout.with_words(REGULAR[ANY_RANK].sizes)),
-    also=_dropout.of_shapes_with_words("dy"),
+    also=_dropout.of_shapes_with_words("dy") | _beyond_largest(),
     values={name: _with_bits(family) for name, family in {**FAMILIES, "special": with_special(SPECIAL)}.items()},
     params={"p": _dropout.P},
     expect=expect,

@@ -5,13 +5,19 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes, overflowing, pointwise, special_of_each
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Invalid, Property
+from touchstone.conformance.spec.contract import Also, Draw, Invalid, Property, beyond_largest
 from touchstone.reference.elementwise import torch_elementwise
 
 
 def _no_error(inputs, params):
     """One operation, and its result is rounded anyway: also where it is computed in the operands' own dtype."""
     return [torch.zeros(inputs["a"].shape, dtype=torch.float64)]
+
+
+def _beyond_largest(draw: Draw):
+    """Two summands of one sign, which takes turns."""
+    sign = draw.integers(draw.shape("a"), 0, 2) * 2 - 1
+    return {name: sign * draw.of_largest(name, 0.75, 1.0) for name in "ab"}
 
 
 def _operands_commute(call, arguments, outputs, case):
@@ -32,7 +38,8 @@ contract = pointwise(
     error=_no_error,
     also=of_shapes(ANY_RANK, "a")
     | special_of_each(ANY_RANK, {"function": ("add", "mul")})
-    | {"overflowing_product": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")},
+    | {"overflowing_product": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")}
+    | beyond_largest({"trailing": (3, 33)}, _beyond_largest),
     exact={"integers": ["y"]},
     values={"overflowing": overflowing},
     invalid=[

@@ -35,6 +35,7 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    beyond_largest,
     with_params,
 )
 from touchstone.reference._activations import torch_act
@@ -81,6 +82,14 @@ def _beyond_float16(draw: Draw):
     """Hidden values that bfloat16 holds and float16 does not, though it holds each of their factors."""
     drawn = _plain(draw)
     return {**drawn, "x": drawn["x"] * 2.0**10}
+
+
+def _beyond_largest(draw: Draw):
+    """As mlp's."""
+    drawn = {name: draw.uniform(draw.shape(name), 0.5, 1.5) for name in draw.operands}
+    w_down = draw.of_largest("w_down", 0.125, 0.25)
+    w_down[:, ::2] *= -1
+    return {**drawn, "w_down": w_down}
 
 
 def _small_addends(draw: Draw):
@@ -224,7 +233,8 @@ contract = Contract(
     | {
         "beyond_float16": Also(SIZES[0], _beyond_float16, dtype="bfloat16"),
         "small_addends": Also(dict(M=3, D=4, H=4099, N=5), _small_addends, dtype="float16"),
-    },
+    }
+    | beyond_largest(SIZES[0], _beyond_largest),
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -4,9 +4,15 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._laws import additive_on_integers, adjoint, doubles, integers_of
-from touchstone.conformance.contracts._multilinear import OF_BLOCKS, beyond_float16, multilinear, small_addends
+from touchstone.conformance.contracts._multilinear import (
+    OF_BLOCKS,
+    beyond_float16,
+    multilinear,
+    small_addends,
+    sums_beyond_largest,
+)
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Operand, Regular
+from touchstone.conformance.spec.contract import Also, Operand, Regular, beyond_largest
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.gemv import torch_gemv
 
@@ -43,6 +49,7 @@ contract = multilinear(
         "odd_tiles": Also({"M": 64, "K": 832}, dtype="float16"),  # 13 of 64, where stages and buffers take turns
         "beyond_float16": Also({"M": 7, "K": 37}, beyond_float16, dtype="bfloat16"),
         "one_term": Also({"M": 33, "K": 1}),
+        **beyond_largest({"M": 7, "K": 37}, sums_beyond_largest),
     },
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],
     flops=lambda size, param: 2 * size["M"] * size["K"],

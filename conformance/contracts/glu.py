@@ -19,7 +19,7 @@ from touchstone.conformance.contracts._pointwise import (
     with_special,
 )
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Int64Index, Property
+from touchstone.conformance.spec.contract import Draw, Int64Index, Property, beyond_largest
 from touchstone.reference._activations import torch_act
 from touchstone.reference.glu import torch_glu
 
@@ -46,6 +46,13 @@ def _of_activation(exact, case):
     return {"y": activation.contract.expect(given, {"activation": exact["activation"]}, dtype=case.torch_dtype)["y"]}
 
 
+def _beyond_largest(draw: Draw):
+    """Products of a gate above 1, which the activation hardly changes."""
+    up = draw.of_largest("up", 0.75, 1.0)
+    up[:, ::2] *= -1
+    return {"gate": draw.uniform(draw.shape("gate"), 3.0, 6.0), "up": up}
+
+
 _normal = with_large("gate", acts.BENDS)
 contract = pointwise(
     torch_glu,
@@ -64,7 +71,8 @@ contract = pointwise(
     exact={"integers": ["y"]},
     also=SHAPES[MATRICES]
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
-    | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS),
+    | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
+    | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),
     cost=9,
     calls=lambda size, param: size["rows"] * size["cols"],

@@ -17,7 +17,7 @@ from touchstone.conformance.contracts._pointwise import (
     with_special,
 )
 from touchstone.conformance.spec.baselines import Bench, autograd
-from touchstone.conformance.spec.contract import Int64Index, Property
+from touchstone.conformance.spec.contract import Draw, Int64Index, Property, beyond_largest
 from touchstone.reference._activations import torch_act
 from touchstone.reference.glu_backward import torch_glu_backward
 
@@ -49,6 +49,13 @@ def _from_stored_of_act(h, gate, up, dy, activation):
     return torch_glu_backward(gate, torch.ones_like(h), h, activation=activation)[0], dy * torch_act(gate, activation)
 
 
+def _beyond_largest(draw: Draw):
+    """Products of dy and factors above 1: the gate, which the activation hardly changes, and up."""
+    dy = draw.of_largest("dy", 0.75, 1.0)
+    dy[:, ::2] *= -1
+    return {"gate": draw.uniform(draw.shape("gate"), 3.0, 6.0), "up": draw.uniform(dy.shape, 2.0, 4.0), "dy": dy}
+
+
 _normal = with_large("gate", acts.BENDS)
 contract = pointwise(
     torch_glu_backward,
@@ -69,7 +76,8 @@ contract = pointwise(
     also=SHAPES[MATRICES]
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
-    | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS}),
+    | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
+    | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     gradient_of="glu",
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0, "dy": 0}),
     cost=16,

@@ -21,6 +21,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    beyond_largest,
     each_of_one,
 )
 from touchstone.reference.group_norm import torch_group_norm
@@ -115,7 +116,8 @@ contract = Contract(
     }
     | bounds_rows.powers_of_two(lambda n: {"N": 2, "C": 6, "trailing": (n // 2,)})  # 3 groups of 2 channels
     | each_of_one({"N": 2, "C": 6, "trailing": (5,)}, "N")
-    | bounds_rows.large_squares(_family, size={"N": 2, "C": 6, "trailing": (5,)}),
+    | bounds_rows.large_squares(_family, size={"N": 2, "C": 6, "trailing": (5,)})
+    | beyond_largest({"N": 2, "C": 6, "trailing": (5,)}, bounds_rows.with_largest_weight(_family(bounds_rows.outlier))),
     int64_index=Int64Index({"N": 2**17 + 3, "C": 96, "trailing": (171,)}, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),

@@ -8,7 +8,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property, beyond_largest
 from touchstone.reference.layer_norm import torch_layer_norm
 
 
@@ -47,7 +47,10 @@ contract = Contract(
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
     beyond_grid=bounds_rows.BEYOND_GRID,
-    also=bounds_rows.LONG_ROWS | bounds_rows.ONE | bounds_rows.large_squares(_family),
+    also=bounds_rows.LONG_ROWS
+    | bounds_rows.ONE
+    | bounds_rows.large_squares(_family)
+    | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(_family(bounds_rows.outlier))),
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={
         "normal": _family(bounds_rows.lifted),

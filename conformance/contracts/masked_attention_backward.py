@@ -199,7 +199,10 @@ contract = Contract(
     beyond_grid=masked_attention.BEYOND_GRID,
     also=attention.ALSO
     | masked_attention.ALSO
-    | {name: replace(one, values=_in_one_segment(one.values)) for name, one in attention_backward.SMALL_ADDENDS.items()}
+    | {
+        name: replace(one, values=_in_one_segment(one.values))
+        for name, one in (attention_backward.SMALL_ADDENDS | attention_backward.BEYOND_LARGEST).items()
+    }
     | {"low_scores": Also(attention.LOW_SCORES, _family(_low_scores))},
     values={
         **{

@@ -6,7 +6,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_dots import lossy, multiplied
-from touchstone.conformance.contracts._multilinear import beyond_float16
+from touchstone.conformance.contracts._multilinear import beyond_float16, sums_beyond_largest
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.budget import Expected, dot_extra
@@ -20,6 +20,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    beyond_largest,
 )
 from touchstone.reference.matmul import torch_matmul
 
@@ -168,6 +169,7 @@ contract = Contract(
         "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),
         # of float32, where a product in parts of fewer bits makes inf - inf of an infinity
         "special_infinities": Also(dict(M=7, K=37, N=9), "special"),
+        **beyond_largest(dict(M=7, K=37, N=9), sums_beyond_largest),
     },
     beyond_grid=[dict(M=65601, K=3, N=2), dict(M=2, K=3, N=65601)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),

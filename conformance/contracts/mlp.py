@@ -21,6 +21,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    beyond_largest,
     each_of_one,
     with_params,
 )
@@ -246,6 +247,14 @@ def beyond_float16(draw: Draw):
     return normal(draw, 2.0**18, 2.0**18)
 
 
+def beyond_largest_of(draw: Draw):
+    """Hidden values above 0, and weights of one sign a column that are near the largest number."""
+    drawn = positive(draw)
+    w2 = draw.of_largest("w2", 0.125, 0.25)
+    w2[:, ::2] *= -1
+    return {**drawn, "w1": drawn["w1"] * 16, "w2": w2}
+
+
 VALUES = {
     "normal": normal,
     "row_scales": row_scales,
@@ -348,7 +357,8 @@ contract = Contract(
     also=OF_EACH
     | of_one(negative)
     | one_row_of_transposed("w1", "w2")
-    | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")},
+    | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")}
+    | beyond_largest(SIZES[0], beyond_largest_of),
     valid=_valid,
     expect=expect,
     exact={"binary": ["y"]},

@@ -20,6 +20,7 @@ from touchstone.conformance.spec.contract import (
     Operand,
     Output,
     Property,
+    beyond_largest,
     with_params,
 )
 from touchstone.reference._activations import torch_act, torch_act_grad
@@ -147,6 +148,15 @@ def _small_addends_of_hidden(draw: Draw):
     return drawn
 
 
+def _beyond_largest(draw: Draw):
+    """Everything above 0: the gradients of hidden values are below the largest number, and sums of them, or of dy, over
+    rows and over hidden values are above it."""
+    drawn = {name: draw.uniform(draw.shape(name), 1.0, 2.0) for name in draw.operands}
+    drawn["w1"] /= 2
+    drawn["w2"] /= 16
+    return {**drawn, "dy": draw.of_largest("dy", 0.125, 0.25)}
+
+
 def _binary(draw: Draw):
     """Small integers and relu: every intermediate is an integer that bfloat16 holds, so all gradients are exact."""
     return {**mlp.binary(draw), "dy": mlp.sparse(draw, draw.shape("dy"), 64)}
@@ -206,7 +216,8 @@ contract = Contract(
     | {
         "small_addends": Also(dict(M=1041, D=4, H=3, N=5), _small_addends, dtype="float16"),
         "small_addends_of_hidden": Also(dict(M=3, D=5, H=4099, N=2), _small_addends_of_hidden, dtype="float16"),
-    },
+    }
+    | beyond_largest(dict(M=33, D=5, H=33, N=7), _beyond_largest),
     int64_index=Int64Index(dict(M=2**17 + 3, D=2**14 + 8, H=8, N=8), rows={"x": 0, "dy": 0}),
     large=mlp.LARGE,
     values={

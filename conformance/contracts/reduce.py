@@ -5,7 +5,7 @@ from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Invalid, Operand, Regular
+from touchstone.conformance.spec.contract import Also, Invalid, Operand, Regular, beyond_largest
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.reduce import FUNCTIONS, torch_reduce
 
@@ -32,6 +32,7 @@ contract = multilinear.multilinear(
         "large_sums_of_blocks": Also({"n": multilinear.OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
+        **beyond_largest({"n": 97}, multilinear.sums_beyond_largest),
         "special_maximum": Also({"n": 97}, extremes.infinities, {"function": "max"}),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
         "minimum_above_zero": Also({"n": 1025}, extremes.above_zero, {"function": "min"}),

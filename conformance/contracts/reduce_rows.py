@@ -8,7 +8,7 @@ from touchstone.conformance.contracts import _multilinear as multilinear
 from touchstone.conformance.contracts._bounds_rows import REGULAR, powers_of_two
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Invalid, Operand, Property
+from touchstone.conformance.spec.contract import Also, Invalid, Operand, Property, beyond_largest
 from touchstone.reference.reduce import FUNCTIONS
 from touchstone.reference.reduce_rows import torch_reduce_rows
 
@@ -83,6 +83,7 @@ contract = multilinear.multilinear(
             {"rows": multilinear.OF_BLOCKS, "cols": 3}, "cancelling", {"axis": 0}, dtype="bfloat16"
         ),
         "beyond_float16": Also({"rows": 3, "cols": 33}, multilinear.beyond_float16, dtype="bfloat16"),
+        **beyond_largest({"rows": 3, "cols": 33}, multilinear.sums_beyond_largest),
         "columns_beyond_grid": Also({"rows": 3, "cols": 69001}, params={"axis": 0}),
         "one_column_in_steps": Also({"rows": 33, "cols": 1}, layouts={"x": "step"}),
         "one_row_more": Also({"rows": 1025, "cols": 5}, params={"axis": 0}),  # than whole tiles, of any power of two

@@ -134,10 +134,18 @@ def _spoiled_results(right, contract: Contract) -> Iterator[Made]:
         every(lambda y: y.bfloat16().to(y.dtype)),
         F32 + F16,
     )
-    yield "truncated", "the result is cut instead of rounded", "precision", lambda: _truncated(right), F16 + BF16
+    yield "truncated", "the result is cut instead of rounded", "precision", _rounded(right, _cut), F16 + BF16
     if contract.beyond_grid:
         yield "rows_beyond_a_grid", "rows from 65535 on are never written", "shapes", first(_rows_beyond_a_grid), ALL
         yield "rows_of_16_bits", "rows are counted modulo 65536", "shapes", first(_rows_of_16_bits), ALL
+    if contract.reaches_beyond_largest:
+        yield (
+            "largest_for_infinity",
+            "results beyond the largest number are that number, and no infinity",
+            "special",
+            _rounded(right, _held),
+            F16 + BF16,
+        )
     yield (
         "swallows_nan",
         "NaN becomes 0 and infinities become the largest finite values",
@@ -198,13 +206,23 @@ def _transposed(y: torch.Tensor) -> torch.Tensor:
     return y.transpose(-1, -2).contiguous().reshape(y.shape) if y.ndim > 1 else y.flip(0)
 
 
-def _truncated(right):
+def _rounded(right, to: Callable[[torch.Tensor, torch.dtype], torch.Tensor]):
+    """The float64 answer, brought `to` the output's dtype."""
+
     def fn(*args, **kwargs):
         exact = right.exact(_Call(right.contract, args, kwargs))
-        outputs = [None if one is None else _cut(*one) for one in exact]
+        outputs = [None if one is None else to(*one) for one in exact]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    return fn
+    return lambda: fn
+
+
+def _held(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    near = exact.to(dtype).contiguous().clone()
+    if not dtype.is_floating_point:
+        return near
+    beyond = exact.isfinite() & ~near.isfinite()
+    return torch.where(beyond, (torch.finfo(dtype).max * exact.sign()).to(dtype), near)
 
 
 def _cut(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -22,6 +22,7 @@ from touchstone.conformance.spec.returned import kind_of, strange
 GRID_LIMIT = 65535  # blocks along the y and the z axis of a grid
 STARTED = 500  # multiply-adds that a program's start stands for, where programs run one after another
 UNUSED_INTEGER = 2**30  # far outside every operand, and its product with an element's size is an address
+BEYOND_LARGEST = "beyond_largest"  # what the names of such single cases begin with
 SAME = "same"  # the name of the case's own dtype among an operand's
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -167,6 +168,20 @@ def each_of_one(size: Mapping[str, Any], *axes: str) -> dict[str, Also]:
     return {f"one_{axis}": Also({**size, axis: 1}) for axis in axes or size}
 
 
+def beyond_largest(
+    size: Mapping[str, Any], family: "Family", params: Mapping[str, Any] | None = None, *dtypes: str
+) -> dict[str, Also]:
+    """Single cases, one in each of `dtypes` (none named: float16 and bfloat16), of finite operands and results of at
+    least about 1.2 times the largest number of the dtype, which are infinite: a clamp, or a conversion that saturates,
+    makes them that number.
+
+    In `family` no intermediate result of a right kernel may be infinite on the way to a finite one, nor one infinity
+    meet another of the other sign: sums beyond the largest number have terms of one sign.
+    """
+    every = dtypes or ("float16", "bfloat16")
+    return {f"{BEYOND_LARGEST}_{dtype}": Also(size, family, params or {}, dtype=dtype) for dtype in every}
+
+
 @dataclass(frozen=True)
 class Case:
     """One point of an op's input space."""
@@ -258,6 +273,10 @@ class Draw:
 
     def uniform(self, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         return torch.rand(tuple(shape), generator=self._generator, dtype=torch.float64) * (high - low) + low
+
+    def of_largest(self, operand: str, low: float, high: float) -> torch.Tensor:
+        """An operand of `low` to `high` times the largest number of the case's dtype."""
+        return self.uniform(self.shape(operand), low, high) * torch.finfo(self.dtype).max
 
     def integers(self, shape: Sequence[int], low: int, high: int) -> torch.Tensor:
         """Integers of [low, high)."""
@@ -380,6 +399,11 @@ class Contract:
     def is_beyond_grid(self, case: Case) -> bool:
         """Whether the case is there for its many rows."""
         return case.size in self.beyond_grid
+
+    @property
+    def reaches_beyond_largest(self) -> bool:
+        """Whether there are single cases of results beyond the largest number of their dtype."""
+        return any(name.startswith(BEYOND_LARGEST) for name in self.also)
 
     def family(self, name: str) -> Family:
         """The family of values of that name: one of `values`, or that of one of the cases `also`."""
