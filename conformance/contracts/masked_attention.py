@@ -155,6 +155,15 @@ def _family(make):
     return lambda draw: {**dict(zip("qkv", make(draw), strict=True)), **changes(draw)}
 
 
+def _beyond_largest(draw: Draw):
+    """Values near the largest number, of one sign a column: o is beyond it where dropout keeps enough of the weights.
+    Of bfloat16 sums that are not divided yet would be beyond float32."""
+    q, k, _ = attention.heads(draw)
+    v = draw.of_largest("v", 0.75, 1.0)
+    v[..., ::2] *= -1
+    return q, k, v
+
+
 def pairs(size, param) -> float:
     """Pairs of a query and a key of one document that causality and the window let through."""
     seq_q, seq_k, total = size["Sq"], size["Sk"], 0.0
@@ -416,6 +425,12 @@ contract = Contract(
     | {
         "many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16"),
         "low_scores": Also(attention.LOW_SCORES, _family(attention.far_below)),
+    }
+    | {
+        f"beyond_largest_p_{p}": Also(
+            dict(B=2, Hq=2, Hkv=1, Sq=9, Sk=8, D=16), _family(_beyond_largest), {"p": p}, dtype="float16"
+        )
+        for p in (0.75, 0.875)
     },
     values={
         "normal": _family(attention.heads),
