@@ -217,6 +217,12 @@ def one_nan(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     return x
 
 
+def special_one_column(family: Family) -> dict[str, Also]:
+    """A single case of rows of one element, of which the last is NaN: what is the bias alone for a number is not for
+    it. `family` draws x by `one_nan`."""
+    return {"special_one_column": Also({"rows": 3, "cols": 1}, family)}
+
+
 def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:
     """Rule out what repeats other cases: values of empty operands, `special` families at sizes not in `at` or
     broadcast."""

@@ -109,6 +109,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         also=bounds_rows.LONG_ROWS
         | bounds_rows.ONE
         | bounds_rows.large_squares(family)
+        | (bounds_rows.special_one_column(family(bounds_rows.one_nan)) if centred else {})
         | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(family(bounds_rows.outlier)))
         | {"beyond_largest_sum": Also({"rows": 3, "cols": 33}, family(large_in_both), dtype="float16")},
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "residual": 0}),
@@ -191,6 +192,7 @@ def gradient(
         | bounds_rows.ONE
         | bounds_rows.ONE_ROW_MORE
         | bounds_rows.large_squares(family, bounds_rows.lifted)
+        | (bounds_rows.special_one_column(family(bounds_rows.one_nan, bounds_rows.lifted)) if centred else {})
         | beyond_largest({"rows": 33, "cols": 129}, bounds_rows.beyond_largest_sums),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={

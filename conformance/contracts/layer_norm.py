@@ -50,6 +50,7 @@ contract = Contract(
     also=bounds_rows.LONG_ROWS
     | bounds_rows.ONE
     | bounds_rows.large_squares(_family)
+    | bounds_rows.special_one_column(_family(bounds_rows.one_nan))
     | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(_family(bounds_rows.outlier))),
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={

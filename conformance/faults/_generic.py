@@ -445,7 +445,12 @@ def _one_shape(right):
 
 def _misread(right, contract: Contract) -> Iterator[Made]:
     """An operand read through the wrong strides or offset, a parameter not read at all."""
-    single = list(single_and_strided(contract))
+    single = {
+        name
+        for case in single_and_strided(contract)
+        for name, layout in case.layouts
+        if layout not in ("contiguous", "none") and _is_single(contract.operand_shape(name, case))
+    }
     for name, operand in contract.operands.items():
         if not operand.counts:
             continue
@@ -466,7 +471,7 @@ def _misread(right, contract: Contract) -> Iterator[Made]:
                 _reading(right, name, _unit_last),
                 ALL,
             )
-        if any(case.layout[name] != "contiguous" and _is_single(contract.operand_shape(name, case)) for case in single):
+        if name in single:
             yield (
                 f"{name}_single_strides",
                 f"the strides of {name} are ignored where an axis of it is 1 long",

@@ -240,7 +240,9 @@ def single_and_strided(contract: Contract, seed: int = 0) -> Iterator[Case]:
         for those in ones.values():
             those.sort(key=lambda case: (contract.operand_shape(name, case).count(1), contract.work(case)))
             turned = (_apart(contract, case) for case in those)
-            shown = (case for case in turned if case.layout[name] != "contiguous" and contract.valid(case))
+            shown = (
+                case for case in turned if case.layout[name] not in ("contiguous", "none") and contract.valid(case)
+            )
             found |= dict.fromkeys(itertools.islice(shown, 1))
     for turn, case in enumerate(found):
         typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])

@@ -169,17 +169,15 @@ def each_of_one(size: Mapping[str, Any], *axes: str) -> dict[str, Also]:
 
 
 def beyond_largest(
-    size: Mapping[str, Any], family: "Family", params: Mapping[str, Any] | None = None, *dtypes: str
+    size: Mapping[str, Any], family: "Family", params: Mapping[str, Any] | None = None
 ) -> dict[str, Also]:
-    """Single cases, one in each of `dtypes` (none named: float16 and bfloat16), of finite operands and results of at
-    least about 1.2 times the largest number of the dtype, which are infinite: a clamp, or a conversion that saturates,
-    makes them that number.
+    """Single cases, one in each 16-bit dtype, of finite operands and results of at least about 1.2 times the largest
+    number of the dtype, which are infinite: a clamp, or a conversion that saturates, makes them that number.
 
     In `family` no intermediate result of a right kernel may be infinite on the way to a finite one, nor one infinity
     meet another of the other sign: sums beyond the largest number have terms of one sign.
     """
-    every = dtypes or ("float16", "bfloat16")
-    return {f"{BEYOND_LARGEST}_{dtype}": Also(size, family, params or {}, dtype=dtype) for dtype in every}
+    return {f"{BEYOND_LARGEST}_{d}": Also(size, family, params or {}, dtype=d) for d in ("float16", "bfloat16")}
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, trials_of
 from touchstone.conformance.selftest.run import drawn_once
-from touchstone.conformance.spec.cases import also_case, plan
+from touchstone.conformance.spec.cases import also_case, plan, single_and_strided
 from touchstone.conformance.spec.checks import Check
-from touchstone.conformance.spec.contract import Also, Draw
+from touchstone.conformance.spec.contract import BEYOND_LARGEST, Also, Draw
 from touchstone.reference._activations import torch_act
 
 OPS = [op for op in registry.ops() if registry.contract(op).also]
@@ -47,7 +47,10 @@ def known_good(op: str):
 
 
 def judged(op: str, name: str, fn) -> str:
-    case = also_case(registry.contract(op), name)
+    return judged_on(op, also_case(registry.contract(op), name), fn)
+
+
+def judged_on(op: str, case, fn) -> str:
     outcome = judge.run(Subject(op, fn, "fn", "torch@cpu", "cpu", diagnosed=False), CaseTrial(case))
     assert [str(finding) for finding in outcome.findings if finding.check == Check.RAISED] == []
     return outcome.status
@@ -544,6 +547,7 @@ ENTROPY = ("cross_entropy", "cross_entropy_backward")
 NORMS = "layer_norm rms_norm add_layer_norm add_rms_norm layer_norm_backward rms_norm_backward group_norm"
 BIASED = "layer_norm add_layer_norm activation activation_backward bias_dropout_residual"
 RMS = ("rms_norm", "add_rms_norm")
+CENTRED = ("layer_norm", "add_layer_norm", "layer_norm_backward")
 BACKWARD = ("layer_norm_backward", "rms_norm_backward")
 DTYPES = ("float32", "float16", "bfloat16")
 POWERS = (2048, 4096, 8192)
@@ -653,6 +657,38 @@ def no_infinity_from_numbers(fn):
     return wrong
 
 
+def held_in(output: int):
+    """The same in one of the outputs."""
+
+    def make(fn):
+        def wrong(*args, **kwargs):
+            found = fn(*args, **kwargs)
+            every = [*found] if isinstance(found, tuple) else [found]
+            every[output] = no_infinity_from_numbers(lambda: every[output])()
+            return tuple(every) if isinstance(found, tuple) else every[0]
+
+        return wrong
+
+    return make
+
+
+def one_column_of_zeros(fn):
+    """A row of one element is that less its mean, which is 0, whatever it is."""
+
+    def wrong(*args, **kwargs):
+        given = by_name(fn, args, kwargs)
+        zeros = {name: torch.zeros_like(given[name]) for name in ("x", "residual") if name in given}
+        found = called(fn, args, kwargs, zeros if given["x"].shape[1] == 1 else {})
+        return (found[0], fn(*args, **kwargs)[1]) if "residual" in given else found
+
+    return wrong
+
+
+def zero_from_a_million_on(fn):
+    """A maximum of more than 2^20 elements starts at 0."""
+    return lambda x, **params: (padded_with_0(fn) if len(x) > 2**20 else fn)(x, **params)
+
+
 def correction_along_columns(fn):
     """Of two rows the corrections are spread over two columns, not each over its own row."""
 
@@ -718,6 +754,8 @@ WRONG = [
     *((op, "wide_heads", tokens_counted_on) for op in ("rope", "rope_backward")),
     *((op, "nothing_turned", passed_on) for op in ("rope", "rope_backward")),
     ("group_norm", "special_one_element", the_bias_alone),
+    *((op, "special_one_column", one_column_of_zeros) for op in CENTRED),
+    ("reduce", "maximum_of_many_blocks", zero_from_a_million_on),
     ("gated_mlp", "small_addends", tiles_of_hidden({"w_gate": 1, "w_up": 1, "w_down": 0})),
     ("gated_mlp", "one_row_of_transposed", weights_flat_for_one_row("w_down")),
     ("mlp", "one_row_of_transposed", weights_flat_for_one_row("w2")),
@@ -873,6 +911,60 @@ def test_every_wrong_version_is_of_a_case_that_there_is():
 )
 def test_what_a_case_is_there_for_is_found(op, name, spoil):
     assert judged(op, name, spoil(known_good(op))) == FAILED
+
+
+NONE_BEYOND = {  # ops without results beyond the largest number of finite operands, or without any that are not so in
+    # some right form on the way
+    **dict.fromkeys(("softmax", "online_softmax", "softmax_backward"), "0 to 1, or less than half of dy's range"),
+    **dict.fromkeys(("attention", "attention_varlen", *CACHED), "between the values"),
+    "attention_decode_int4": "between elements, which a right form may store in 16 bits",
+    "mla": "between values, which a right form stores in 16 bits",
+    "merge_states": "between the parts",
+    "cross_entropy": "in float32, as its sums are",
+    "transpose": "moved",
+}
+
+
+def test_each_op_with_results_beyond_the_largest_number_has_a_case_of_them():
+    without = {op for op in registry.ops() if not registry.contract(op).reaches_beyond_largest}
+    assert without == set(NONE_BEYOND)
+
+
+def outputs_beyond(op: str) -> list[tuple[str, int, str]]:
+    """(op, place of an output, name of a case) of each single case in which it is beyond the largest number."""
+    contract, found = registry.contract(op), []
+    for name in [name for name in contract.also if name.startswith(BEYOND_LARGEST)]:
+        case = also_case(contract, name)
+        for place, (output, expected) in enumerate(contract.expected(contract.build(case)).items()):
+            dtype = contract.output_dtype(output, case)
+            if dtype is case.torch_dtype and bool(expected.answer.to(dtype).isinf().any()):
+                found.append((op, place, name))
+    return found
+
+
+@pytest.mark.parametrize("op", sorted({*OPS} - {*NONE_BEYOND}))
+def test_the_largest_number_in_place_of_an_infinity_is_found_in_each_output(op):
+    contract, found = registry.contract(op), outputs_beyond(op)
+    plain = also_case(contract, next(name for name in contract.also if name.startswith(BEYOND_LARGEST)))
+    own = {place for place, name in enumerate(contract.outputs) if contract.output_dtype(name, plain).itemsize == 2}
+    assert {place for _, place, _ in found} == own
+    for _, place, name in found:
+        assert judged(op, name, held_in(place)(known_good(op))) == FAILED
+
+
+@pytest.mark.parametrize("op", some(registry.ops(), 3))
+def test_one_row_of_elements_that_are_no_neighbours_shows_a_stride_that_is_ignored(op):
+    contract = registry.contract(op)
+    cases = list(single_and_strided(contract))
+    assert [case.id for case in cases if judged_on(op, case, known_good(op)) != PASSED] == []
+    mutants = [planted for planted in registry.planted(op) if planted.name.endswith("_single_strides")]
+    assert {m.name for m in mutants} >= {
+        f"{name}_single_strides"
+        for name, operand in contract.operands.items()
+        if operand.counts and any(case.layout[name] not in ("contiguous", "none") for case in cases)
+    }
+    for wrong in mutants:
+        assert any(judged_on(op, case, wrong.make()) == FAILED for case in cases), wrong.name
 
 
 def test_a_mask_that_is_kept_by_the_number_of_queries_alone_is_found():

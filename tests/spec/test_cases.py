@@ -680,6 +680,30 @@ def test_what_is_long_along_an_axis_comes_in_strides_of_its_own():
     assert list(generate._long_and_strided(short, 0)) == []
 
 
+def test_one_row_and_one_column_come_in_elements_that_are_no_neighbours():
+    """In the size with the least work where only one axis is 1 long, single cases' sizes among them; in no other
+    layout than that of least work, and in none that repeats elements."""
+    sizes = [dict(rows=7, cols=9), dict(rows=1, cols=1), dict(rows=1, cols=5000), dict(rows=0, cols=1)]
+    operands = {
+        "x": Operand("rows cols", ("contiguous", "broadcast_last", "transposed", "transposed_sliced", "sliced")),
+        "n": Operand("rows cols", ("contiguous", "step"), dtype=torch.int32),
+        "w": Operand("cols", layouts.VECTOR),
+    }
+    also = {"one_column": Also(dict(rows=8, cols=1)), "one_row": Also(dict(rows=1, cols=33))}
+    contract = toy(sizes=sizes, operands=operands, also=also)
+    found = list(generate.single_and_strided(contract, 0))
+    assert [(case.size["rows"], case.size["cols"], case.layout["x"], case.dtype) for case in found] == [
+        (1, 33, "transposed_sliced", contract.dtypes[0]),
+        (8, 1, "sliced", contract.dtypes[1]),
+    ]
+    assert {case.layout[name] for case in found for name in "nw"} == {"contiguous"}
+    assert plan(contract, "quick").also >= set(found)
+    no_gaps = toy(sizes=sizes, operands={"x": Operand("rows cols", ("contiguous", "broadcast_last"))})
+    assert list(generate.single_and_strided(no_gaps, 0)) == []
+    whole = toy(sizes=sizes[:1], operands=operands)
+    assert list(generate.single_and_strided(whole, 0)) == []
+
+
 def test_more_rows_than_a_grid_has_blocks():
     contract = toy(beyond_grid=[dict(rows=70000, cols=3), dict(rows=2, cols=70000)])
     quick = list(generate._beyond_grid(contract, "quick", 1))

@@ -22,6 +22,7 @@ from touchstone.conformance.spec.contract import (
     Output,
     Property,
     Regular,
+    beyond_largest,
     dtype_name,
     each_of_one,
     size_text,
@@ -211,6 +212,22 @@ def test_a_family_is_the_contracts_or_a_single_cases():
     with pytest.raises(KeyError, match="plainly: no family of values"):
         contract.family("plainly")
     assert contract.build(case_of(values="mine")).exact["x"].sum() == 6
+
+
+def test_single_cases_of_results_beyond_the_largest_number():
+    def family(d):
+        return {"x": d.of_largest("x", 0.5, 0.75), "n": torch.zeros(d.shape("n"))}
+
+    size = dict(rows=4, cols=5)
+    found = beyond_largest(size, family, {"eps": 1.0})
+    assert {name: (one.size, one.values, one.params, one.dtype) for name, one in found.items()} == {
+        f"beyond_largest_{dtype}": (size, family, {"eps": 1.0}, dtype) for dtype in ("float16", "bfloat16")
+    }
+    contract = made(also=found)
+    assert contract.reaches_beyond_largest and not made(also={"other": Also(size)}).reaches_beyond_largest
+    exact = contract.build(case_of(4, 5, "bfloat16", values="beyond_largest_bfloat16")).exact["x"]
+    share = exact / torch.finfo(torch.bfloat16).max
+    assert bool(((share >= 0.5) & (share <= 0.75)).all()) and len(share.unique()) > 10
 
 
 def test_single_cases_of_one_element_along_each_axis():
