@@ -106,6 +106,11 @@ def description(contract: DerivedContract, name: str, mutants: int) -> str:
     for family in filter(families.is_special, contract.values):
         contract.expected(contract.build(plain_case(contract, contract.dtypes[0], family)))
     lines += [f"{what} ({count} cases)" for what, count in contract.notes.items() if "not judged" in what]
+    lines += [
+        f"judged of {output}: {judged} of {compared} elements{'' if judged else ', so that no kernel passes by it'}"
+        for output, (compared, judged) in tested.elements.items()
+        if judged < compared
+    ]
     lines += [f"no error rule for {op}: taken to be backward stable" for op in sorted(contract.unknown)]
     lines.append(f"right forms of the reference accused: {len(tested.accused)} of {tested.forms} runs")
     lines += [f"  {accused}: the contract would not be used" for accused in tested.accused[:3]]

@@ -34,6 +34,7 @@ class SelfTest:
     mutants: list[tuple[Mutant, bool]] = field(default_factory=list)
     accused: list[str] = field(default_factory=list)
     forms: int = 0  # runs of right forms
+    elements: dict[str, tuple[int, int]] = field(default_factory=dict)  # output -> those compared, and those judged
 
     @property
     def strength(self) -> Strength:
@@ -79,6 +80,11 @@ def examine(contract: DerivedContract, mutants: int = MUTANTS) -> SelfTest:
     tried = list(tried_cases(contract))
     found = SelfTest()
     for one in tried:
+        for name, expected in one.expected.items():
+            compared, judged = found.elements.get(name, (0, 0))
+            number = expected.answer.numel()
+            excused = int(expected.excused.sum()) if isinstance(expected.excused, torch.Tensor) else 0
+            found.elements[name] = compared + number, judged + number - excused
         for kind in KINDS:
             found.forms += 1
             if wrong := one.wrong(as_form(contract, one, kind)):

@@ -134,6 +134,9 @@ def check_output(
         return None
     verdict = compare.compare(got, expected, j.case.torch_dtype, diagnosis.exact(j.contract, j.case, name))
     j.outcome.fractions[name] = verdict.fraction
+    compared = j.outcome.elements.setdefault(name, [0, 0])
+    compared[0] += got.numel()
+    compared[1] += got.numel() - verdict.excused
     if not verdict.ok:
         j.find(Check.VALUES, f"{name}: {verdict.message}", error=verdict.fraction, about=name)
     elif verdict.note:

@@ -62,6 +62,7 @@ class Outcome:
     requirements: list[str] = field(default_factory=list)  # what the trial was to show (`Requirement`)
     held: list[str] = field(default_factory=list)  # and what of it, and besides, it showed to hold
     single: bool = False  # of one of the contract's single cases, which may be declined
+    elements: dict[str, list[int]] = field(default_factory=dict)  # output -> those compared, and those judged
 
     @classmethod
     def of(cls, trial: Trial) -> "Outcome":
@@ -73,6 +74,12 @@ class Outcome:
     def judged(self) -> bool:
         """Whether the kernel ran, and did not decline."""
         return self.status in (PASSED, FAILED)
+
+    @property
+    def blank(self) -> bool:
+        """Whether outputs were compared, and the contract judges no element of them."""
+        compared = sum(every for every, _ in self.elements.values())
+        return compared > 0 and not any(judged for _, judged in self.elements.values())
 
     @property
     def unported(self) -> bool:

@@ -39,6 +39,7 @@ OF_CONTRACT = (
     Check.HELD,
     Check.GRAPH,
 )
+BLANK = "no element of its outputs can be judged: near a discontinuity, or NaN and infinities may stand otherwise"
 WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 
 
@@ -83,9 +84,12 @@ def _special(contract: Contract, dtype: str, values: str) -> bool:
 def settle(j: Judgement, alone: bool = True) -> None:
     """Write into the outcome what the trial was about, what of that held, and what each failure is held against.
 
-    With `alone` the kernel may be called again on a plainer case; a kernel that ends its process may not.
+    With `alone` the kernel may be called again on a plainer case; a kernel that ends its process may not. A trial in
+    which the contract judges no element counts as declined.
     """
     outcome, about = j.outcome, asked(j.contract, j.trial)
+    if outcome.status == PASSED and outcome.blank:
+        j.decline(BLANK)
     outcome.requirements = [str(each) for each in about]
     if not outcome.judged:
         return

@@ -28,6 +28,7 @@ from touchstone.conformance.spec.compare import worst
 
 SHOWN_FINDINGS = 8  # root causes
 SHOWN_CALLS = 8
+LITTLE = 0.1  # of the trials, or of the elements of the outputs: where less is judged, the verdict says so
 RAISED_FINDINGS = 2  # in a message that ends a user's test
 
 
@@ -159,8 +160,10 @@ class Report:
     @property
     def covered(self) -> float | None:
         """The share of the trials judged among those it was called on: the others it declined, or they could not be
-        run. The contract's single cases do not count where it declined them. None where there are none."""
-        counted = sum(not (outcome.single and outcome.status == DECLINED) for outcome in self.outcomes)
+        run. The contract's single cases do not count where it declined them, nor do trials in which the contract judges
+        no element. None where there are none."""
+        spared = sum(outcome.status == DECLINED and (outcome.single or outcome.blank) for outcome in self.outcomes)
+        counted = len(self.outcomes) - spared
         return self.cases / counted if counted else None
 
     @property
@@ -170,15 +173,31 @@ class Report:
             return self.unported
         return self.lacking or next(outcome.reason for outcome in self.outcomes if outcome.status == NOT_RUN)
 
+    @property
+    def elements(self) -> dict[str, tuple[int, int]]:
+        """Of each output: how many elements were compared, and how many of them the contract judges."""
+        found: dict[str, tuple[int, int]] = {}
+        for outcome in self.outcomes:
+            for name, (compared, judged) in outcome.elements.items():
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + compared, before[1] + judged
+        return found
+
+    def _little(self) -> str:
+        """ ", but ..." where a kernel passed on next to nothing."""
+        trials = self.cases < LITTLE * len(self.outcomes)
+        poor = [name for name, (compared, judged) in self.elements.items() if judged < LITTLE * compared]
+        if trials or len(poor) == len(self.elements) > 0:
+            return ", but next to nothing was judged"
+        return f", but next to nothing of {', '.join(poor)} was judged" if poor else ""
+
     def _judged_some(self) -> bool:
-        """Invalid and repeated calls do not count, and properties only where no case was selected; nor do empty
-        operands where the rest could not be run."""
+        """Invalid and repeated calls do not count, and empty operands and properties only where no other case was
+        selected."""
         cases = [outcome for outcome in self.outcomes if outcome.kind is Kind.CASE]
+        filled = [outcome for outcome in cases if Requirement.EMPTY not in outcome.requirements]
         properties = [outcome for outcome in self.outcomes if outcome.kind is Kind.PROPERTY]
-        judged = [outcome for outcome in cases or properties if outcome.judged]
-        if any(outcome.status == NOT_RUN for outcome in self.outcomes):
-            judged = [outcome for outcome in judged if Requirement.EMPTY not in outcome.requirements]
-        return bool(judged)
+        return any(outcome.judged for outcome in filled or cases or properties)
 
     @property
     def worst(self) -> float | None:
@@ -227,6 +246,11 @@ class Report:
             return f"FAILED: {self.unported}"
         total = len(self.outcomes) + sum(self.not_run.values())
         parts = [f"judged on {self.cases} of {total} trials"]
+        parts += [
+            f"{judged} of {compared} elements of {name}"
+            for name, (compared, judged) in self.elements.items()
+            if judged < compared
+        ]
         for status in (DECLINED, NOT_RUN):
             reasons = Counter(_in_a_line(str(o.reason)) for o in self.outcomes if o.status == status)
             if reasons:
@@ -245,7 +269,7 @@ class Report:
         beside = [f"{each.requirement} fails in {each.failed} trials" for each in spared] if self.require else []
         also = f" (required: {'; '.join([', '.join(self.require), *beside])})" if self.require else ""
         if verdict == PASSED:
-            return f"PASSED{also}"
+            return f"PASSED{self._little()}{also}"
         if verdict == PARTIAL:
             return f"PARTIAL: coverage {self.covered:.1%}, less than the {self.least_coverage:.1%} asked for{also}"
         failed = sum(any(f.fails(self.require) for f in outcome.findings) for outcome in self.outcomes)

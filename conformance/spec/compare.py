@@ -24,6 +24,7 @@ class Verdict:
     first: tuple[int, ...] | None = None
     bad: torch.Tensor | None = None  # which elements are outside, as booleans of the output's shape
     note: str = ""  # of the alternative answer that it is
+    excused: int = 0  # elements that were not judged
 
     @property
     def ok(self) -> bool:
@@ -44,6 +45,8 @@ def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact:
     closest = min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
     noted = [answer.note for answer, verdict in zip(answers, verdicts, strict=True) if verdict.ok]
     closest.note = next(iter(noted), "") if all(noted) else ""
+    if isinstance(expected.excused, torch.Tensor):
+        closest.excused = int(expected.excused.expand(got.shape).sum())
     return closest
 
 

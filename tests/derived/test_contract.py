@@ -56,6 +56,36 @@ def test_a_right_kernel_passes_and_the_report_says_how_strong_the_contract_is():
     assert any(note.startswith("this contract rejects 12 of 12 wrong versions") for note in report.notes)
 
 
+def wild(x):
+    return torch.floor(torch.sin(x * 1e9) * 3)
+
+
+def no_kernel(x):
+    return torch.zeros(x.shape, dtype=x.dtype)
+
+
+def test_a_kernel_of_which_nothing_can_be_judged_does_not_pass():
+    report = check_against(wild, no_kernel, drawn((8, 40)), **QUICK)
+    assert report.verdict == "failed" and not report.failures, report
+    compared, judged = report.elements["y"]
+    assert compared > 1000 and judged == 0
+    assert f"FAILED: nothing was judged; judged on 2 of {len(report.outcomes)} trials, 0 of {compared}" in str(report)
+    assert "no element of its outputs can be judged" in report.summary() and report.covered == 1.0
+    assert report.standing["values"].verdict == "not judged"
+    assert ": 0 of " in next(
+        line for line in describe(wild, drawn((8, 40)), mutants=1).splitlines() if "no kernel passes by it" in line
+    )
+
+
+def test_an_output_of_which_next_to_nothing_is_judged_is_named():
+    report = check_against(
+        lambda x: (wild(x), x * 2), lambda x: (no_kernel(x), (x * 2).contiguous()), drawn((8, 40)), **QUICK
+    )
+    assert report.passed and report.covered == 1.0
+    assert report.summary().startswith("PASSED, but next to nothing of y0 was judged; judged on ")
+    assert "0 of " in report.summary() and "elements of y0" in report.summary() and "of y1" not in report.summary()
+
+
 @pytest.mark.level("default")
 def test_a_wrong_kernel_fails_and_the_finding_is_repeated_in_another_process_and_made_smaller():
     report = check_against(RMS[0], rms_wrong, RMS[1], **QUICK)

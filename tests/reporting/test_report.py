@@ -56,6 +56,7 @@ DECLINES = outcome(5, DECLINED, reason="too many columns")
     [
         ([RIGHT], (), PASSED),
         ([RIGHT, DECLINES], (), PASSED),
+        ([EMPTY_ONLY, DECLINES], (), FAILED),
         ([RIGHT, WRONG_EMPTY], (), FAILED),
         ([RIGHT, WRONG_EMPTY], ("values",), PASSED),
         ([RIGHT, WRONG_EMPTY], ("values", "empty"), FAILED),
@@ -150,3 +151,17 @@ def test_what_a_kernel_says_makes_no_line_of_the_report(kernel, isolate):
     assert found.verdict == FAILED and "\\x1b[2K" in text and "\x1b" not in text + found.to_json()
     assert [line for line in text.splitlines() if line.strip().startswith(("PASSED", "repeat: sh", "::"))] == []
     assert text.splitlines()[-1].startswith("FAILED: ")
+
+
+def test_a_verdict_says_where_next_to_nothing_was_judged():
+    few = report(RIGHT, *[DECLINES] * 10)
+    assert few.passed and few.summary().startswith("PASSED, but next to nothing was judged; judged on 1 of 11 trials")
+    assert report(RIGHT, *[DECLINES] * 9).summary().startswith("PASSED; judged on 1 of 10 trials")
+    parts = [outcome(number, held=(VALUES,)) for number in range(2)]
+    parts[0].elements, parts[1].elements = {"y": [40, 3], "z": [40, 40]}, {"y": [10, 1], "z": [0, 0]}
+    one = report(*parts)
+    assert one.elements == {"y": (50, 4), "z": (40, 40)}
+    assert one.summary().startswith("PASSED, but next to nothing of y was judged; ")
+    assert ", 4 of 50 elements of y" in one.summary() and "of z" not in one.summary()
+    parts[1].elements["y"] = [10, 2]
+    assert one.summary().startswith("PASSED; judged on 2 of 2 trials, 5 of 50 elements of y")
