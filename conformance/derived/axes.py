@@ -23,6 +23,8 @@ STEPS = (2, 3, 4, 8, 16)  # in which a size may grow that has to be a multiple o
 TOGETHER = 3  # most other axes that have to grow with one
 TRIED = (1, 0, 37, 129, 257, 1025)  # sizes of one axis, the others at their first
 MULTIPLES = (1, 3, 33)  # of the step, of an axis that grows in steps
+FEW = (3, 5, 9)  # elements of every axis at once, the first that works, and one step: no sum averages errors out there
+MANY = 4  # times as many elements as there the first size has; else it is not tried
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
 OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
@@ -269,8 +271,8 @@ def sizes_of(
     asked: Mapping[str, Sequence[int]] | None = None,
     known: Known | None = None,
 ) -> list[dict[str, int]]:
-    """The sizes to try: a small one of every axis, then one axis at a time, as far as the function works and its
-    outputs have as many axes.
+    """The sizes to try: a small one of every axis, one where all are a few elements long, then one axis at a time, as
+    far as the function works and its outputs have as many axes.
 
     `asked` are sizes by letter, in place of those tried here. Raises ValueError where one does not work.
     """
@@ -302,6 +304,11 @@ def sizes_of(
     found = [base]
     if asked is None and usual is not None:
         known.most = max(OPS, _ops_of(function, resized(values, change_of(axes, base))))
+    for most in FEW if asked is None else ():
+        few = {axis.letter: min(axis.size, most if axis.step == 1 else axis.step or axis.size) for axis in axes}
+        if _elements(values, axes, few) * MANY < _elements(values, axes, base) and at(few):
+            found.append(few)
+            break
     for axis in axes:
         if asked is not None and axis.letter not in asked:
             continue

@@ -15,6 +15,8 @@ Make = Callable[[Draw, Shape], torch.Tensor]
 SPECIAL = "nonfinite"  # of one operand; where there are several: "nonfinite_x"
 WHOLE = "integers"
 EQUAL = "equal"  # operands of one shape have the same values: differences of 0, where an eps or a margin counts
+BETWEEN = 0.425  # of 2^-7 above a number of bfloat16, and so 0.4 of 2^-10 above one of float16
+THERE = 8  # elements that are not 0, at most, of the family "sparse"
 FEW = 4  # operands that NaN and infinities are tried in
 
 
@@ -33,6 +35,18 @@ def rows(draw: Draw, shape: Shape) -> torch.Tensor:
 
 def cancelling(draw: Draw, shape: Shape) -> torch.Tensor:
     return values.cancelling(draw, shape) if len(shape) else draw.normal(shape)
+
+
+def sparse(draw: Draw, shape: Shape) -> torch.Tensor:
+    """0, but for a few elements in the corners and middles of the axes, which are one number or its negative: a mean of
+    thousands of terms averages out what each of them is off by, and not what a few are that err alike. The number lies
+    0.4 units in the last place above one of float16, and of bfloat16."""
+    number = 1 + (draw.integers((), 0, 128) + BETWEEN) / 128
+    x = torch.zeros(tuple(shape), dtype=torch.float64)
+    for _ in range(THERE if x.numel() else 0):
+        place = [(0, n // 2, n - 1)[int(draw.integers((), 0, 3))] for n in shape]
+        x[tuple(place)] = number if draw.uniform(()) < 0.5 else -number
+    return x
 
 
 def integers(draw: Draw, shape: Shape) -> torch.Tensor:
@@ -56,6 +70,7 @@ MAKES: Mapping[str, Make] = {
     "rows": rows,
     "cancelling": cancelling,
     "ascending": values.ascending,
+    "sparse": sparse,
     WHOLE: integers,
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.derived.ops import EXACT, Mode, argument, in_parts, is_float, name_of
-from touchstone.conformance.derived.rules import reduced
+from touchstone.conformance.derived.rules import reduced, terms_last
 
 KINDS = ("eager", "tiles", "sequential", "permuted", "forms", "scale_shift")
 LONGEST = 4096  # terms of a sum that is taken apart
@@ -77,13 +77,6 @@ class Form(Mode):
         if self.kind != "permuted":
             return torch.arange(terms)
         return torch.randperm(terms, generator=torch.Generator().manual_seed(0))
-
-
-def terms_last(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """`x` with the elements along `dims` as one last axis."""
-    dims = [d % x.ndim for d in dims]
-    others = [d for d in range(x.ndim) if d not in dims]
-    return x.permute(*others, *dims).reshape(*(x.shape[d] for d in others), -1)
 
 
 def as_reduced(total: torch.Tensor, x: torch.Tensor, dims: list[int], keepdim: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from touchstone.conformance.derived.forms import as_reduced, by_channels, normalized, terms_last
+from touchstone.conformance.derived.forms import as_reduced, by_channels, normalized
 from touchstone.conformance.derived.ops import (
     DOTS,
     EXACT,
@@ -23,7 +23,7 @@ from touchstone.conformance.derived.ops import (
     tensors_of,
     words,
 )
-from touchstone.conformance.derived.rules import reduced
+from touchstone.conformance.derived.rules import reduced, terms_last
 from touchstone.conformance.derived.samples import cast
 from touchstone.conformance.spec.onednn import without_onednn
 

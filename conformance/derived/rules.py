@@ -7,7 +7,7 @@ of roundings (Higham & Mary 2019), with room for a few of each.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +43,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 TILES = 4.0  # of a convolution: how much more it is off in tiles of 4 by Winograd's transforms (Lavin & Gray 2016)
-EQUAL = 6.0  # equal terms, one after another, are rounded to one side: an error of n / 6 units and not of their root
+ROUNDOFF = 2.0**-24
+RUNNING = 16.0  # of n terms, those that a mean corrected term by term is off by at least, though most are 0
+LEFT = 2.0  # of the largest element of an image: what transforms of it, or of tiles, leave where only zeros are summed
+EQUAL = 10.0  # equal terms, one after another, are rounded to one side: up to n units off, which K sigma of n / 10 are
 
 
 def root(terms: float) -> float:
@@ -77,6 +80,13 @@ def is_window(name: str, args: Any) -> bool:
     return "convolution" in name and any(n > 2 for n in args[1].shape[2:])
 
 
+def terms_last(x: torch.Tensor, dim: int | Sequence[int]) -> torch.Tensor:
+    """`x` with the elements along `dim` as one last axis."""
+    dims = [d % x.ndim for d in ([dim] if isinstance(dim, int) else dim)]
+    others = [d for d in range(x.ndim) if d not in dims]
+    return x.permute(*others, *dims).reshape(*(x.shape[d] for d in others), math.prod(x.shape[d] for d in dims))
+
+
 def reduced(x: torch.Tensor, dim: Any) -> int:
     """How many elements of `x` each result of a reduction along `dim` is made of."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
@@ -95,9 +105,18 @@ def _dot(noise, func, args, kwargs):
         args[place] = noise.spoil(stored, noise.operands / noise.unit * noise.scale) if noise.operands else stored
     out = func(*args, **kwargs)
     positive = positive_factors(kwargs)
-    weight = root(terms_of(name, args)) * (TILES if is_window(name, args) and set(args[3]) == {1} else 1.0)
-    size = noise.size(out, lambda: func(*absolute(args), **positive) * weight)
-    out = noise.spoil(out, size=size)
+    weight, transformed = root(terms_of(name, args)), is_window(name, args) and set(args[3]) == {1}
+
+    def size() -> torch.Tensor:
+        x, *others = absolute(args)
+        found = func(x, *others, **positive)
+        if not transformed:
+            return found * weight
+        image = tuple(range(2, x.ndim))
+        whole = func(x.amax(image, keepdim=True).expand(x.shape), *others, **positive)
+        return torch.maximum(found * (weight * TILES), whole.amax(image, keepdim=True) * LEFT)
+
+    out = noise.spoil(out, size=noise.size(out, size))
     return noise.keep(out, noise.round(out)) if noise.store is not None else out
 
 
@@ -114,11 +133,20 @@ def _sum(noise, func, args, kwargs):
         found = func(x.abs(), *args[1:], **kwargs)
         if n < 2:
             return found
-        whole = found.ndim == x.ndim
-        equal = torch.amax(x, dim or (), keepdim=whole) == torch.amin(x, dim or (), keepdim=whole)
-        return found * torch.where(equal, max(root(n), n / EQUAL), root(n))
+        dims = list(range(x.ndim)) if dim is None or dim == [] else dim
+        return found * _units(terms_last(x, dims)).reshape(found.shape)
 
     return noise.spoil(out, size=noise.size(out, size))
+
+
+def _units(terms: torch.Tensor) -> torch.Tensor:
+    """By how many units of the sum of their absolute values a sum along the last axis is off. An addition is off by no
+    more than what it adds, so that zeros do not count; of a mean that is corrected term by term, a part of all does."""
+    sizes = terms.abs()
+    shares = (sizes / (sizes.sum(-1, keepdim=True) * ROUNDOFF)).clamp_max(1)
+    counted = shares.square().sum(-1).clamp_min(terms.shape[-1] / RUNNING)
+    equal = torch.where(terms == terms.median(-1, keepdim=True).values, shares, 0.0).sum(-1)
+    return torch.maximum((counted + 8).sqrt(), equal / EQUAL)
 
 
 @rule("_trilinear")

@@ -57,7 +57,7 @@ def test_a_right_kernel_passes_and_the_report_says_how_strong_the_contract_is():
 
 
 def wild(x):
-    return torch.floor(torch.sin(x * 1e9) * 3)
+    return torch.floor(torch.sin((x + 0.3) * 1e9) * 3)
 
 
 def no_kernel(x):
@@ -741,6 +741,24 @@ def test_a_variance_in_one_pass_behind_a_bias_is_rejected_whatever_slopes_follow
     contract.name = "activated"
     found = [(str(m), rejected) for m, rejected in selftest.examine(contract, 60).mutants if "one pass" in str(m)]
     assert found and all(rejected for _, rejected in found)
+
+
+AVERAGED = {  # means of thousands of terms, in which errors of the terms cancel
+    "variation": (lambda x: x.view(9, 40, 40).diff().abs().mean(), drawn((9, 40, 40))),  # of no other size
+    "huber": (lambda x: F.huber_loss(x, x.flip(0)), drawn((60, 60))),
+    "entropy": (lambda x, y: F.binary_cross_entropy_with_logits(x, torch.sigmoid(y)), drawn((64, 60), (64, 60))),
+    "convolution": (lambda x, w: F.conv2d(x, w).square().mean(), drawn((2, 3, 40, 40), (8, 3, 3, 3))),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_a_mean_of_thousands_of_terms_hides_no_lower_precision_ahead_of_it(name):
+    contract = derive(*AVERAGED[name])
+    contract.name = name
+    found = selftest.examine(contract, 60)
+    narrow = [(str(mutant), rejected) for mutant, rejected in found.mutants if mutant.narrow]
+    assert not found.accused and len(narrow) >= 6
+    assert [mutant for mutant, rejected in narrow if not rejected] == []
 
 
 MOVING = {

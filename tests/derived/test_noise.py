@@ -3,6 +3,7 @@
 import math
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,6 +136,43 @@ def test_a_convolution_may_be_computed_in_tiles():
     )
     assert not exact_in(torch.nn.functional.conv2d, whole, torch.float32)
     assert exact_in(torch.nn.functional.conv2d, [whole[0], whole[1][..., :1, :1]], torch.float32)
+
+
+def by_fourier(x, weight):
+    size = x.shape[-2:]
+    products = torch.fft.rfft2(x)[:, None] * torch.fft.rfft2(weight, s=size)[None].conj()
+    found = torch.fft.irfft2(products.sum(2), s=size)
+    return found[..., : size[0] - weight.shape[-2] + 1, : size[1] - weight.shape[-1] + 1]
+
+
+@pytest.mark.parametrize("form", [winograd, by_fourier])
+def test_transforms_leave_errors_where_a_convolution_sums_only_zeros(form):
+    x, weight = torch.zeros(1, 3, 18, 18), drawn((8, 3, 3, 3))[0]
+    x[0, 1, 9, 9] = 1.3
+    zero = answers(torch.nn.functional.conv2d, [x, weight])[0] == 0
+    left = form(x, weight)
+    assert bool(left[zero].any())
+    assert within(sampled(torch.nn.functional.conv2d, [x, weight]), 0, left) <= 1
+    weight[:, :, :, :2] = 0
+    weight[4:, 1] = 0
+    assert within(sampled(torch.nn.functional.conv2d, [x, weight]), 0, form(x, weight)) <= 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_equal_terms_one_after_another_are_rounded_to_one_side(share):
+    """All of them, or all but some."""
+    x = torch.full((20000,), 0.6931472)
+    x[: int(len(x) * share)] = drawn((20000,))[0][: int(len(x) * share)].abs()
+    found = sampled(lambda x: x.mean(), [x])
+    in_order = torch.from_numpy(np.add.accumulate(x.numpy(), dtype=np.float32))[-1] / len(x)
+    assert within(found, 0, in_order) <= 1
+
+
+def test_a_sum_of_zeros_and_a_few_others_is_off_by_what_these_are():
+    x = torch.zeros(4096)
+    x[::1024] = 1.3
+    few, all_ = (float(sampled(lambda x: x.sum(), [values]).sigma[0]) for values in (x, drawn((4096,))[0].abs()))
+    assert few < all_ / drawn((4096,))[0].abs().sum() * x.sum() / 3
 
 
 @pytest.mark.parametrize("operand", [0, 1])
