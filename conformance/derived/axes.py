@@ -114,7 +114,9 @@ def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
         if isinstance(value, torch.Tensor):
             for axis in range(value.ndim):
                 n = change.get((position, axis), value.shape[axis])
-                if n != value.shape[axis]:
+                if n and not value.shape[axis]:
+                    value = _filled(value, axis, n)
+                elif n != value.shape[axis]:
                     value = value.index_select(axis, torch.arange(n) % max(value.shape[axis], 1))
             if position in bounds:
                 least = int(given.min())
@@ -122,6 +124,14 @@ def resized(values: Sequence[Any], change: Mapping[Place, int]) -> list[Any]:
             value = value if value is given else families.structured(value, given)
         found.append(value)
     return found
+
+
+def _filled(value: torch.Tensor, axis: int, n: int) -> torch.Tensor:
+    """A tensor like one without elements, `n` long along an axis: normal numbers, or zeros where it has none."""
+    shape = [*value.shape[:axis], n, *value.shape[axis + 1 :]]
+    if not value.is_floating_point():
+        return value.new_zeros(shape)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(axis)).to(value.dtype)
 
 
 def have_room(values: Sequence[Any], change: Mapping[Place, int]) -> bool:

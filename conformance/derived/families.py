@@ -131,6 +131,7 @@ def make_for(family: str, operand: str) -> Make:
 
 
 ORDERED = 8  # pairs of neighbours: so many in order are no chance
+OFFSETS = 1  # of whole numbers, which may be where parts of another operand begin
 HEAVY = 4  # order of the least matrix whose diagonal is heavy by no chance
 NORMED = 1e-4  # how far the sum of probabilities is from 1
 DEFINITE = 2.0**-12  # of the largest eigenvalue: the least of a matrix that is positive definite for a kernel
@@ -242,7 +243,7 @@ def _is_log_probability(x: torch.Tensor) -> bool:
 
 
 def _is_ascending(x: torch.Tensor) -> bool:
-    if x.dtype is torch.bool or not x.ndim or x[..., 1:].numel() < ORDERED:
+    if x.dtype is torch.bool or not x.ndim or x[..., 1:].numel() < (ORDERED if is_float(x) else OFFSETS):
         return False
     return bool((x[..., 1:] >= x[..., :-1]).all()) and bool((x[..., -1] > x[..., 0]).all())
 

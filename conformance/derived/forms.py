@@ -121,7 +121,8 @@ def _batch(x, weight, bias, running, running_var, training, momentum, eps):
         mean, rstd = running.reshape(shape), torch.rsqrt(running_var + eps).reshape(shape)
     scale = rstd if weight is None else rstd * weight.reshape(shape)
     shift = (0.0 if bias is None else bias.reshape(shape)) - mean * scale
-    return x * scale + shift, mean.reshape(-1), rstd.reshape(-1)
+    y = x * scale + shift
+    return (y, mean.reshape(-1), rstd.reshape(-1)) if training else (y, x.new_empty(0), x.new_empty(0))
 
 
 SCALE_SHIFT: dict[str, Callable[..., Any]] = {

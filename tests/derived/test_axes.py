@@ -169,6 +169,23 @@ def test_numbers_stay_below_the_length_of_the_axis_along_which_they_count():
         assert torch.equal(axes.resized([given[0], kept], {(0, 2): 1})[1], kept)
 
 
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_where_parts_of_an_operand_begin_stays_in_order(count):
+    """Bags that begin in another order are not written at all."""
+    begins, words = torch.arange(count), labels(9, 12)
+    sizes = derive(lambda x, begins: F.embedding_bag(words, x, begins), [*drawn((12, 5)), begins]).found.sizes
+    assert {1, 37} <= {size["C"] for size in sizes}
+    longer = axes.resized([begins], {(0, 0): 37})[0]
+    assert torch.equal(longer, longer.sort().values) and longer[0] == 0 and longer[-1] == count - 1
+
+
+def test_an_axis_of_which_the_example_has_no_element_grows():
+    sizes = derive(torch.put, [*drawn((3, 2)), torch.arange(0), torch.empty(0)]).found.sizes
+    assert {0, 37} <= {size["C"] for size in sizes}
+    longer, places = axes.resized([torch.empty(4, 0), torch.arange(0)], {(0, 1): 5, (1, 0): 2})
+    assert longer.shape == (4, 5) and longer.unique().numel() == 20 and torch.equal(places, torch.zeros(2).long())
+
+
 def test_what_holds_of_an_example_is_asked_again_once_it_is_written():
     (value, whole), square = drawn((6, 6), (6, 6)), torch.ones(6, 6)
     example = square.tril()

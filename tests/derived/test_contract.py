@@ -761,6 +761,20 @@ def test_a_mean_of_thousands_of_terms_hides_no_lower_precision_ahead_of_it(name)
     assert [mutant for mutant, rejected in narrow if not rejected] == []
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_forms_of_a_batch_norm_have_its_outputs(training):
+    x, *others = drawn((4, 3, 5), (3,), (3,), (3,))
+    moments = others.pop(), torch.ones(3)
+
+    def normed(x, weight, bias, mean, variance):
+        moments = mean.clone(), variance.clone()
+        return torch.ops.aten._native_batch_norm_legit(x, weight, bias, *moments, training, 0.1, 1e-5)
+
+    contract = derive(normed, [x, *others, *moments], dtypes=["float32"])
+    contract.name = "normed"
+    assert not selftest.examine(contract, 0).accused
+
+
 MOVING = {
     "median": lambda x: x.median(-1).values,
     "sort": lambda x: x.sort(-1).values,
