@@ -14,6 +14,7 @@ from touchstone.conformance.derived import axes as axes_of
 from touchstone.conformance.derived import families, modules
 from touchstone.conformance.derived.axes import Axis
 from touchstone.conformance.derived.ops import bytes_of, is_float, tensors_of
+from touchstone.conformance.derived.refusals import check_real
 from touchstone.conformance.derived.samples import (
     AMPLIFIED,
     Sampled,
@@ -190,6 +191,8 @@ def derive(
     dtypes, keep = _checked(dtypes, store, keep, special, references)
     function, names, example, state = modules.function_of(reference, inputs, seed)
     operands = [name for name, value in zip(names, example, strict=True) if isinstance(value, torch.Tensor)]
+    for name, value in zip(names, example, strict=True):
+        check_real(value, f"the operand {name}", "take torch.view_as_real of it, and view_as_complex in the function")
     if not operands:
         raise ValueError("inputs: expected at least one tensor among them, which decides what a case is")
     for argument, given in (("keep", keep), ("domain", domain or {})):
@@ -258,6 +261,8 @@ def _check_reference(function: Callable[..., Any], names: Sequence[str], example
             raise ValueError(f"reference: it writes its input {name}; have it work on a copy")
     if not first:
         raise ValueError("reference: it returns no tensor")
+    for output in first:
+        check_real(output, "an output", "return torch.view_as_real of it")
     answers(function, example)  # refuses what has no rule, by its name
     for one, other in zip(first, again, strict=True):
         if one.shape != other.shape or not torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)):

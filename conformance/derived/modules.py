@@ -1,6 +1,7 @@
 """Functions and modules of torch as one thing: a function of values by position, with a name for each."""
 
 import inspect
+import itertools
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -97,7 +98,7 @@ def as_function(
     module: torch.nn.Module, inputs: int, state: Sequence[str], attributes: Sequence[tuple[str, str]] = ()
 ) -> Callable[..., Any]:
     """The function of `inputs` values and the module's state, by position. Buffers and the tensors among `attributes`
-    are copied, and the latter have the dtype of the values: the module may write them."""
+    are copied, and the latter have the dtype of the values: the module may write them. So have complex parameters."""
     written = {name for name, _ in module.named_buffers()}
     owners = dict(module.named_modules())
     found = [(owners[of], name) for of, name in attributes if of in owners]
@@ -107,9 +108,10 @@ def as_function(
         given = {n: v.clone() if n in written else v for n, v in zip(state, values[inputs:], strict=True)}
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         dtype = next((v.dtype for v in values if is_float(v)), None)
-        rest = {name: t.to(device, copy=True) for name, t in module.named_buffers() if name not in given}
+        own = itertools.chain(module.named_buffers(), module.named_parameters())
+        rest = {name: _as(t, device, dtype) for name, t in own if name not in given}
         for owner, name, t in kept:
-            setattr(owner, name, t.to(device, dtype if is_float(t) else t.dtype, copy=True))
+            setattr(owner, name, _as(t, device, dtype))
         try:
             return functional_call(module, {**rest, **given}, tuple(values[:inputs]))
         finally:
@@ -117,6 +119,15 @@ def as_function(
                 setattr(owner, name, t)
 
     return run
+
+
+def _as(value: torch.Tensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """A copy of a tensor that is no operand, of the dtype of the values where it has numbers; no complex ones have 16
+    bits."""
+    own = dtype if is_float(value) else value.dtype
+    if value.is_complex() and dtype is torch.float64:
+        own = torch.complex128
+    return value.detach().to(device, own, copy=True)
 
 
 def as_kernel(module: torch.nn.Module, reference: torch.nn.Module) -> Callable[..., Any]:

@@ -19,7 +19,9 @@ from touchstone.conformance.derived.ops import (
     float_leaves,
     in_parts,
     is_float,
+    is_number,
     name_of,
+    number_leaves,
     tensors_of,
     words,
 )
@@ -98,7 +100,7 @@ class Altered(Mode):
         return func(*args, **kwargs) if made is NotImplemented else made
 
     def _look(self, index, name, func, args, kwargs):
-        if not float_leaves((args, kwargs)) or func._schema.is_mutable:
+        if not number_leaves((args, kwargs)) or func._schema.is_mutable:
             return
         for about, alter in KINDS.items():
             try:
@@ -127,6 +129,8 @@ def spread(mutants: Sequence[Mutant], number: int) -> list[Mutant]:
 
 
 def _cut(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if x.is_complex():
+        return torch.complex(_cut(x.real, dtype), _cut(x.imag, dtype))
     return x.to(dtype).to(x.dtype)
 
 
@@ -208,7 +212,7 @@ def _stored(dtype: torch.dtype) -> Alteration:
         if name in EXACT or func.is_view:
             return None
         out = func(*args, **kwargs)
-        return tree_map(lambda t: _cut(t, dtype) if is_float(t) else t, out) if float_leaves(out) else None
+        return tree_map(lambda t: _cut(t, dtype) if is_number(t) else t, out) if number_leaves(out) else None
 
     return alter
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from touchstone.conformance.derived import ops, refusals, rules
-from touchstone.conformance.derived.ops import Mode, is_float, name_of
+from touchstone.conformance.derived.ops import Mode, is_float, is_number, name_of
 from touchstone.conformance.spec.budget import EPS
 
 UNIT = 2.0**-25  # half of float32's unit roundoff
@@ -114,6 +114,7 @@ class Lift(Mode):
         kwargs, name = lifted(kwargs or {}), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         out = func(*args, **kwargs)
+        refusals.check_kind(out, func, name)
         self.picks.note(func, name, args, kwargs, out)
         return out
 
@@ -138,10 +139,14 @@ class Parts(Mode):
         return func(*args, **kwargs)
 
 
+LIFTED = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64)
+LIFTED |= dict.fromkeys((torch.complex64, torch.complex32), torch.complex128)
+
+
 def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments of an op, with float64 in place of a lower dtype."""
-    low = (torch.float32, torch.float16, torch.bfloat16)
-    return {**kwargs, "dtype": torch.float64} if kwargs.get("dtype") in low else kwargs
+    dtype = kwargs.get("dtype")
+    return {**kwargs, "dtype": LIFTED[dtype]} if dtype in LIFTED else kwargs
 
 
 class Noise(Mode):
@@ -195,9 +200,15 @@ class Noise(Mode):
     def spoil(
         self, values: Any, weight: float = 1.0, size: torch.Tensor | None = None, function: str | None = None
     ) -> Any:
-        """`values` with a relative error of `weight` units each, or an absolute one of `size` units."""
-        if not is_float(values) or values.numel() == 0:
+        """`values` with a relative error of `weight` units each, or an absolute one of `size` units. Either part of a
+        complex number is off by as many units of its modulus."""
+        if not is_number(values) or values.numel() == 0:
             return values
+        if values.is_complex():
+            parts = torch.view_as_real(values.resolve_conj())
+            size = values.abs() * weight if size is None else size
+            spoilt = self.spoil(parts, size=size.unsqueeze(-1).expand(parts.shape), function=function)
+            return torch.complex(spoilt[..., 0], spoilt[..., 1])
         if size is None:
             out = torch.addcmul(values, values, self.error(values, function), value=self.unit * weight)
         else:
@@ -213,7 +224,7 @@ class Noise(Mode):
         came to the same place with a result of the same shape."""
         self._sized += 1
         found = self.sizes.get(self._sized)
-        if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        if found is None or found.shape != like.shape or found.dtype != like.dtype.to_real():
             found = measured()
             if found.numel() <= self._room:
                 self._room -= found.numel()
@@ -289,7 +300,7 @@ class Noise(Mode):
             return made
         made = self._generic(func, name, args, kwargs)
         known = torch.Tag.pointwise in func.tags or name in ops.KNOWN or name in ops.SPECIAL
-        if not known and (ops.float_leaves(made) or func._schema.is_mutable):
+        if not known and (ops.number_leaves(made) or func._schema.is_mutable):
             self.unknown.add(str(func))
         return made
 
@@ -325,10 +336,10 @@ class Noise(Mode):
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors of floating-point numbers that an op writes."""
+    """The tensors of floating-point or complex numbers that an op writes."""
     found = []
     for position, name in _written(func):
-        found += ops.float_leaves(args[position] if position < len(args) else kwargs.get(name))
+        found += ops.number_leaves(args[position] if position < len(args) else kwargs.get(name))
     return found
 
 

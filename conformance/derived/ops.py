@@ -43,7 +43,8 @@ upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_uns
 is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
 _assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal resize_as_ _chunk_cat
 _unsafe_masked_index unsafe_split unsafe_split_with_sizes _unsafe_index block_diag _upsample_nearest_exact1d
-_upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_ fill fill_
+_upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_ fill fill_ complex
+view_as_complex conj_physical resolve_conj resolve_neg
 """)
 # indices of elements that are chosen by their values
 PICKING_SEVERAL = words("sort topk")
@@ -75,6 +76,9 @@ _linalg_solve_ex linalg_inv_ex _linalg_eigh _linalg_det _linalg_slogdet linalg_l
 linalg_ldl_solve linalg_solve_triangular triangular_solve cholesky_solve linalg_lu_solve _linalg_svd linalg_lstsq
 linalg_householder_product linalg_matrix_exp geqrf ormqr linalg_lu linalg_ldl_factor_ex
 """)
+FOURIER = words("_fft_r2c _fft_c2r _fft_c2c")
+# that have a rule for complex numbers, beside views, what rounds nothing, and what torch calls pointwise
+OF_COMPLEX = FOURIER | SUMS | words("polar mm bmm addmm baddbmm mv addmv dot vdot prod cumprod linalg_vector_norm")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
 polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
@@ -107,22 +111,32 @@ def is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
+def is_number(value: Any) -> bool:
+    """Whether `value` is a tensor of floating-point or complex numbers."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def number_leaves(tree: Any) -> list[torch.Tensor]:
+    """The tensors of floating-point or complex numbers in nested arguments."""
+    return [leaf for leaf in tree_leaves(tree) if is_number(leaf)]
+
+
 def float_leaves(tree: Any) -> list[torch.Tensor]:
     """The tensors of floating-point numbers in nested arguments."""
     return [leaf for leaf in tree_leaves(tree) if is_float(leaf)]
 
 
 def mapped(change: Callable[[torch.Tensor], Any], tree: Any) -> Any:
-    """Nested arguments or results of an op with its tensors of floating-point numbers changed."""
+    """Nested arguments or results of an op with its tensors of floating-point or complex numbers changed."""
     kind = type(tree)
     if kind is torch.Tensor:
-        return change(tree) if tree.is_floating_point() else tree
+        return change(tree) if tree.is_floating_point() or tree.is_complex() else tree
     if kind is tuple or kind is list:
         return kind([mapped(change, each) for each in tree])
     if kind is dict:
         return {key: mapped(change, each) for key, each in tree.items()}
     if isinstance(tree, torch.Tensor | tuple | list | Mapping):
-        return tree_map(lambda t: change(t) if is_float(t) else t, tree)
+        return tree_map(lambda t: change(t) if is_number(t) else t, tree)
     return tree
 
 

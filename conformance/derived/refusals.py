@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from touchstone.conformance.derived.ops import EXACT, OF_COMPLEX
+
 NOT_USERS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), "<")  # where files begin that are no user's
 # methods that hand a tensor's values to other code, where no error can be added to what is computed of them
 LEAVING = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
@@ -56,21 +58,26 @@ def check_op(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
         raise Refused(f"the reference reads the bits of a tensor: {func}; what an error does to them is unknown")
     for value in args:
-        _check(value, func)
+        check_kind(value, func, name)
     for value in kwargs.values():
-        _check(value, func)
+        check_kind(value, func, name)
 
 
-def _check(value: Any, func: Any) -> None:
-    """Raise Refused for a tensor of a kind that no rule knows."""
+def _has_rule(func: Any, name: str) -> bool:
+    """Whether there is a rule for an op of complex numbers."""
+    return func.is_view or name in EXACT or name in OF_COMPLEX or torch.Tag.pointwise in func.tags
+
+
+def check_kind(value: Any, func: Any, name: str) -> None:
+    """Raise Refused for a tensor of a kind that no rule knows: what an op takes, or gives."""
     if isinstance(value, list | tuple):
         for each in value:
-            _check(each, func)
+            check_kind(each, func, name)
         return
     if not isinstance(value, torch.Tensor):
         return
     kind, tensor = None, value
-    if tensor.is_complex():
+    if tensor.is_complex() and not _has_rule(func, name):
         kind = "complex numbers"
     elif tensor.is_quantized:
         kind = "a quantised tensor"
@@ -80,6 +87,12 @@ def _check(value: Any, func: Any) -> None:
         raise Refused(
             f"no rule for {kind}: {func}; write the contract by hand (docs/your-kernel.md), with real, dense tensors"
         )
+
+
+def check_real(value: Any, what: str, way: str) -> None:
+    """Raise Refused for a tensor of complex numbers that goes into a function, or comes out of it."""
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        raise Refused(f"no contract for complex numbers: {what}; {way}; within the function they may be")
 
 
 def _draws(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -14,12 +14,14 @@ import torch
 
 from touchstone.conformance.derived.ops import (
     DOTS,
+    FOURIER,
     LINEAR_ALGEBRA,
     WITH_ADDEND,
     argument,
     decompositions,
     float_leaves,
     is_float,
+    is_number,
     mapped,
     name_of,
 )
@@ -98,7 +100,7 @@ def reduced(x: torch.Tensor, dim: Any) -> int:
 @rule(*DOTS)
 def _dot(noise, func, args, kwargs):
     name, args = name_of(func), list(args)
-    if func._schema.is_mutable or not is_float(args[0]):
+    if func._schema.is_mutable or not is_number(args[0]):
         return NotImplemented
     for place in (1, 2) if name in WITH_ADDEND else (0, 1):
         stored = noise.round(args[place])
@@ -124,7 +126,7 @@ def _dot(noise, func, args, kwargs):
 def _sum(noise, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
-    if not is_float(x) or not is_float(out):
+    if not is_number(x) or not is_number(out):
         return out
     dim = argument(func, "dim", args, kwargs)
     n = reduced(x, dim)
@@ -134,7 +136,7 @@ def _sum(noise, func, args, kwargs):
         if n < 2:
             return found
         dims = list(range(x.ndim)) if dim is None or dim == [] else dim
-        return found * _units(terms_last(x, dims)).reshape(found.shape)
+        return found * _units(terms_last(x.abs() if x.is_complex() else x, dims)).reshape(found.shape)
 
     return noise.spoil(out, size=noise.size(out, size))
 
@@ -162,7 +164,7 @@ def _trilinear(noise, func, args, kwargs):
 @rule("cumsum")
 def _cumulative_sum(noise, func, args, kwargs):
     x = args[0]
-    if not is_float(x):
+    if not is_number(x):
         return func(*args, **kwargs)
     n = x.shape[args[1]] if x.ndim else 1
     out = func(*args, **kwargs)
@@ -172,9 +174,31 @@ def _cumulative_sum(noise, func, args, kwargs):
 @rule("prod", "cumprod")
 def _product(noise, func, args, kwargs):
     x, dim = args[0], argument(func, "dim", args, kwargs)
-    if not is_float(x):
+    if not is_number(x):
         return func(*args, **kwargs)
     return noise.spoil(func(*args, **kwargs), root(reduced(x, dim)))
+
+
+@rule(*FOURIER)
+def _fourier(noise, func, args, kwargs):
+    """As sums of products are, axis by axis: a kernel may multiply by a matrix where torch halves again and again."""
+    x, dims, norm = args[:3]
+    out = func(*args, **kwargs)
+    lengths = [max(x.shape[d], out.shape[d]) for d in dims]
+
+    def size() -> torch.Tensor:
+        power = torch.linalg.vector_norm(x, dim=tuple(dims), keepdim=True) * math.sqrt(2)  # of half a spectrum
+        return (power * math.prod(lengths) ** -(norm / 2) + out.abs()) * 2 * root(max(lengths, default=1))
+
+    return noise.spoil(out, size=noise.size(out, size))
+
+
+@rule("abs", "sgn")
+def _modulus(noise, func, args, kwargs):
+    """Of real numbers exact; of complex ones a root of a sum of squares."""
+    if not args[0].is_complex():
+        return noise.exact(func, args, kwargs)
+    return noise.spoil(func(noise.spoil(args[0])), 2.0)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")

@@ -305,6 +305,7 @@ class _Whole(Mode):
             size = func(*positive, **kwargs)
         out = func(*args, **kwargs)
         self.holds &= not rules.is_window(name, args)
+        self.holds &= not any(t.is_complex() for t in ops.number_leaves(out))
         for t in ops.float_leaves(out):
             self.holds &= name in ops.EXACT or func.is_view or name.rstrip("_") in self.COMPUTED
             self.holds &= size is None or bool((size.abs() <= 2**24).all())
@@ -316,7 +317,8 @@ class _Spread(Mode):
     """NaN and infinities in the operands of a convolution make all that they may reach in its transforms NaN: the
     channels of one element of the batch, or, of a weight, one channel of all. Those of a matrix reach all that an
     algorithm computes with it, as its order of elimination has it. An infinity in attention is NaN where products are
-    made of parts of a float32, its tf32 and the rest."""
+    made of parts of a float32, its tf32 and the rest. They reach all of a Fourier transform, and a complex number of
+    which one part is NaN has no other modulus."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = lifted(kwargs or {}), name_of(func)
@@ -328,11 +330,21 @@ class _Spread(Mode):
                 out[:, ~torch.isfinite(weight).flatten(1).all(1)] = math.nan
             elif not torch.isfinite(weight).all():
                 out.fill_(math.nan)
+        elif name in ops.FOURIER:
+            out = _all_of(out, args, math.nan)
+        elif name == "abs" and args[0].is_complex():
+            out = torch.where(torch.isnan(args[0]), math.nan, out)
         elif name.startswith("_scaled_dot_product"):
             out = func(*(torch.where(torch.isinf(t), math.nan, t) for t in args[:3]), *args[3:], **kwargs)
         elif name in ops.LINEAR_ALGEBRA and any(not torch.isfinite(t).all() for t in ops.float_leaves(args)):
             out = tree_map(lambda t: torch.full_like(t, math.nan) if is_float(t) else t, out)
         return out
+
+
+def _all_of(out: torch.Tensor, args: Sequence[Any], value: float) -> torch.Tensor:
+    """What a Fourier transform gives, `value` in all of one that has NaN or infinities."""
+    lost = ~torch.isfinite(args[0]).all(tuple(args[1]), keepdim=True) if args[1] else ~torch.isfinite(args[0])
+    return torch.where(lost, torch.full_like(out, value), out)
 
 
 class _Skipping(Mode):
@@ -376,13 +388,15 @@ def _is_mask(value: Any) -> bool:
 
 class _Opposed(Mode):
     """Sums of infinities of both signs are infinite: a kernel that adds the columns of a weight before it multiplies by
-    them, or in another order, may have one infinity where torch has several."""
+    them, or in another order, may have one infinity where torch has several. So may a Fourier transform."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = lifted(kwargs or {})
         whole = func.is_view or name_of(func) in ops.EXACT | ops.LINEAR
         made = NotImplemented if whole else ops.in_parts(self, func, args, kwargs)
         out = func(*args, **kwargs) if made is NotImplemented else made
+        if name_of(func) in ops.FOURIER:
+            return _all_of(out, args, math.inf)
         if name_of(func) in ops.LINEAR and is_float(out) and bool(torch.isnan(out).any()):
             rest = func(*tree_map(lambda t: torch.where(torch.isinf(t), 0.0, t) if is_float(t) else t, args), **kwargs)
             out = torch.where(torch.isnan(out) & ~torch.isnan(rest), math.inf, out)

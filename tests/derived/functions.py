@@ -63,6 +63,18 @@ def index_add(x):
     return torch.zeros(10, 40, dtype=x.dtype).index_add_(0, torch.arange(64) % 10, x)
 
 
+def turned(x, angle):
+    """A rotary embedding by complex numbers."""
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+
+def filtered(x, weight):
+    """Channels mixed in a band of frequencies, by a complex weight."""
+    band = torch.fft.rfft(x)[..., : weight.shape[2]]
+    return torch.fft.irfft(torch.einsum("bci,coi->boi", band, torch.view_as_complex(weight)), n=x.shape[-1])
+
+
 # name -> (function, example inputs): one of each class of rules, and what models are made of
 FUNCTIONS = {
     "add": (lambda a, b: a * 0.3 + b / 1.7, drawn((12, 40), (12, 40))),
@@ -110,4 +122,7 @@ FUNCTIONS = {
     "solve": (lambda a, b: torch.linalg.solve(a + 8 * torch.eye(12, dtype=a.dtype), b), drawn((12, 12), (12, 3))),
     "recurrent": (recurrent, drawn((4, 12), (8, 8))),
     "gradient": (gradient, drawn((12, 40))),
+    "spectrum": (lambda x: torch.fft.rfft2(x).abs(), drawn((3, 24, 20))),
+    "filtered": (filtered, drawn((2, 3, 32), (3, 5, 8, 2))),
+    "turned": (turned, drawn((2, 10, 16), (10, 8))),
 }

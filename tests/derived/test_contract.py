@@ -743,6 +743,64 @@ def test_a_variance_in_one_pass_behind_a_bias_is_rejected_whatever_slopes_follow
     assert found and all(rejected for _, rejected in found)
 
 
+def by_matrix(x):
+    """Real and imaginary parts of a Fourier transform along the last axis, by products with a matrix."""
+    steps = torch.arange(x.shape[-1], dtype=torch.float64)
+    angles = 2 * torch.pi * torch.outer(steps, steps) / max(x.shape[-1], 1)
+    return x.float() @ torch.cos(angles).float(), -(x.float() @ torch.sin(angles).float())
+
+
+def spectrum_by_matrix(x):
+    (a, b), (c, d) = (by_matrix(part.mT) for part in by_matrix(x))
+    found = torch.sqrt((a - d) ** 2 + (b + c) ** 2).mT
+    return found[..., : x.shape[-1] // 2 + 1].to(x.dtype).contiguous()
+
+
+def turned_in_parts(x, angle):
+    even, odd = x.float()[..., ::2], x.float()[..., 1::2]
+    c, s = torch.cos(angle.float()), torch.sin(angle.float())
+    return torch.stack((even * c - odd * s, even * s + odd * c), -1).flatten(-2).to(x.dtype).contiguous()
+
+
+class Filter(torch.nn.Module):
+    """With weights of complex numbers, which are no operands."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.complex(*drawn((8, 21), (8, 21))))
+        self.register_buffer("turn", torch.polar(torch.ones(21), drawn((21,))[0]))
+
+    def forward(self, x):
+        return torch.fft.irfft((torch.fft.rfft(x) * self.turn) @ self.weight.mT, n=14)
+
+
+class Larger(Filter):
+    def forward(self, x):
+        return super().forward(x) * 1.01
+
+
+def test_a_module_may_have_complex_parameters_and_buffers():
+    contract = derive(Filter(), drawn((6, 40)), dtypes=["float32"])
+    contract.name = "filter"
+    found = selftest.examine(contract)
+    assert not found.accused and found.strength.killed == found.strength.real >= 6
+    assert check_against(Filter(), Filter(), drawn((6, 40)), dtypes=["float32"], **QUICK).passed
+    assert not check_against(Filter(), Larger(), drawn((6, 40)), dtypes=["float32"], **QUICK).passed
+
+
+OF_COMPLEX = {"spectrum": spectrum_by_matrix, "turned": turned_in_parts}
+
+
+@pytest.mark.parametrize("name", OF_COMPLEX)
+def test_complex_numbers_within_a_function_may_be_computed_in_parts(name):
+    reference, example = FUNCTIONS[name]
+    right = OF_COMPLEX[name]
+    report = check_against(reference, right, example, **QUICK)
+    assert report.passed, report
+    wrong = check_against(reference, lambda *given: right(*(t.half().float() for t in given)), example, **QUICK)
+    assert not wrong.passed and wrong.findings
+
+
 AVERAGED = {  # means of thousands of terms, in which errors of the terms cancel
     "variation": (lambda x: x.view(9, 40, 40).diff().abs().mean(), drawn((9, 40, 40))),  # of no other size
     "huber": (lambda x: F.huber_loss(x, x.flip(0)), drawn((60, 60))),

@@ -138,6 +138,14 @@ def test_a_convolution_may_be_computed_in_tiles():
     assert exact_in(torch.nn.functional.conv2d, [whole[0], whole[1][..., :1, :1]], torch.float32)
 
 
+def test_the_modulus_of_a_complex_number_is_rounded_and_that_of_a_real_one_is_not():
+    a, b = drawn((50, 40), (50, 40))
+    found = sampled(lambda a, b: torch.complex(a, b).abs(), [a, b])
+    assert within(found, 0, torch.sqrt(a * a + b * b)) <= 1
+    assert within(found, 0, torch.complex(a, b).abs() * (1 + 1e-5)) > 1
+    assert not sampled(torch.abs, [a]).sigma[0].any()
+
+
 def by_fourier(x, weight):
     size = x.shape[-2:]
     products = torch.fft.rfft2(x)[:, None] * torch.fft.rfft2(weight, s=size)[None].conj()

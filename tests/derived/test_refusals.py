@@ -21,7 +21,14 @@ REFUSED = {
         lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
         "draws random numbers",
     ),
-    "complex": (lambda x: torch.fft.rfft(x).abs(), "no rule for complex numbers.*by hand"),
+    "complex": (
+        lambda x: torch.linalg.inv(torch.complex(x, x) @ torch.complex(x, x).mH).real,
+        r"no rule for complex numbers: aten\.linalg_inv_ex\.default; .*by hand",
+    ),
+    "eigenvalues": (
+        lambda x: torch.linalg.eigvals(x @ x.mT).abs(),
+        r"no rule for complex numbers: aten\..*eig.*by hand",
+    ),
     "sparse": (lambda x: x.to_sparse().to_dense() * 2, "no rule for a sparse tensor"),
     "numpy": (through_numpy, r"leaves torch: Tensor\.numpy\(\) at test_refusals\.py:\d+"),
     "array": (lambda x: torch.from_numpy(np.asarray(x)) * 2, r"leaves torch: Tensor\.__array__\(\) at test_refusals"),
@@ -60,3 +67,11 @@ def test_what_draws_nothing_is_not_refused():
         torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.ReLU()).eval(),
     ):
         sampled(function, drawn((12, 40)))
+
+
+def test_complex_numbers_that_go_in_or_come_out_are_refused():
+    (x,) = drawn((12, 40))
+    with pytest.raises(Refused, match="complex numbers: an output; return torch.view_as_real of it"):
+        derive(torch.fft.rfft, [x])
+    with pytest.raises(Refused, match="complex numbers: the operand z; take torch.view_as_real of it"):
+        derive(lambda z: z.abs(), [torch.complex(x, x)])
