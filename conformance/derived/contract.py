@@ -13,7 +13,7 @@ import torch
 from touchstone.conformance.derived import axes as axes_of
 from touchstone.conformance.derived import families, modules
 from touchstone.conformance.derived.axes import Axis
-from touchstone.conformance.derived.ops import bytes_of, is_float, tensors_of
+from touchstone.conformance.derived.ops import LINEAR_ALGEBRA, bytes_of, is_float, tensors_of
 from touchstone.conformance.derived.refusals import check_real
 from touchstone.conformance.derived.samples import (
     AMPLIFIED,
@@ -24,6 +24,7 @@ from touchstone.conformance.derived.samples import (
     narrows,
     reached,
     sampled,
+    uses,
 )
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import ROUNDED, Expected, finite
@@ -360,6 +361,9 @@ def _moves(function, names, examples, axes, size, options: Options) -> tuple[dic
     if not drawn:
         return moves, {"all others": "every operand keeps the example's values"}
     for family in families.names(inputs, len(drawn) > len(inputs), options.special == "eager"):
+        if family == families.SPARSE and uses(function, cast(example, torch.float32), LINEAR_ALGEBRA | {"linalg_pinv"}):
+            left_out[family] = "matrices that are mostly 0 are singular"
+            continue
         for move in ("", "abs", "range"):
             if (families.is_special(family) or family == families.WHOLE) and move == "range":
                 continue

@@ -14,6 +14,7 @@ Shape = Sequence[int]
 Make = Callable[[Draw, Shape], torch.Tensor]
 SPECIAL = "nonfinite"  # of one operand; where there are several: "nonfinite_x"
 WHOLE = "integers"
+SPARSE = "sparse"
 EQUAL = "equal"  # operands of one shape have the same values: differences of 0, where an eps or a margin counts
 BETWEEN = 0.425  # of 2^-7 above a number of bfloat16, and so 0.4 of 2^-10 above one of float16
 THERE = 8  # elements that are not 0, at most, of the family "sparse"
@@ -70,7 +71,7 @@ MAKES: Mapping[str, Make] = {
     "rows": rows,
     "cancelling": cancelling,
     "ascending": values.ascending,
-    "sparse": sparse,
+    SPARSE: sparse,
     WHOLE: integers,
 }
 

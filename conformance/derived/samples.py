@@ -288,6 +288,26 @@ def narrows(function: Function, values: Sequence[Any], dtype: torch.dtype) -> bo
     return mode.found
 
 
+class _Naming(Mode):
+    """Keeps the names of the ops of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(name_of(func))
+        return func(*args, **(kwargs or {}))
+
+
+def uses(function: Function, values: Sequence[Any], names: frozenset[str]) -> bool:
+    """Whether the function runs one of these ops."""
+    mode = _Naming()
+    with torch.no_grad(), mode:
+        function(*values)
+    return not mode.names.isdisjoint(names)
+
+
 class _Whole(Mode):
     """Whether every intermediate is a whole number up to `largest`, and sums of absolute values one up to 2^24."""
 

@@ -453,6 +453,12 @@ def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(n
         assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
 
 
+def test_matrices_that_are_mostly_0_are_left_out_where_they_would_be_singular():
+    for function in (torch.linalg.pinv, lambda x: torch.linalg.svdvals(x @ x.mT)):
+        assert "sparse" in derive(function, drawn((9, 9)), dtypes=["float32"]).found.left_out
+    assert "sparse" in derive(torch.matmul, drawn((9, 9), (9, 9)), dtypes=["float32"]).values
+
+
 def test_a_batch_of_structured_matrices_may_be_empty():
     matrices = drawn((3, 12, 12))[0] + 12 * torch.eye(12)
     for each in (matrices, matrices.tril(), matrices @ matrices.mT):
