@@ -66,6 +66,8 @@ def observe_call(
         j.outcome.displaced = seen.displaced
         if j.outcome.single and seen.raised.types[0] in REFUSALS and not seen.launched and seen.lost is None:
             j.decline(seen.raised.text)  # "n = 66001 exceeds 65536": published launchers have such limits
+        elif seen.raised.kind == RAISES and j.contract.raises(inputs):
+            j.decline(f"the reference raises too: {seen.raised.text}")
         else:
             note_raised(j, seen.raised)
         return seen

@@ -460,6 +460,10 @@ class Contract:
         """The answer in float64 from the rounded inputs, with the budget of each output (None: output is None)."""
         return self.expect(inputs.exact, inputs.params, dtype=inputs.case.torch_dtype, compute=compute)
 
+    def raises(self, inputs: Inputs) -> bool:
+        """Whether there is no answer on these inputs, so that a kernel may raise."""
+        return False
+
     def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
         """Call `fn` as the op's signature is written, or with every argument `by_name`; what it returns.
 

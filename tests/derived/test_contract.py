@@ -453,6 +453,27 @@ def test_what_holds_of_an_example_and_a_kernel_may_rely_on_holds_of_all_values(n
         assert compare(relying(*given), contract.expected(inputs)["y"], torch.float32).ok, case
 
 
+def singular(x):
+    """Of whole numbers it has no solution, but at the first size, where families are tried."""
+    if len(x) != 12 and bool((x == x.round()).all()):
+        raise torch.linalg.LinAlgError("singular")
+    return x * 2
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_where_the_reference_raises_for_a_singular_matrix_nothing_is_judged(raises):
+    def kernel(x):
+        return singular(x) if raises else (x * 2).contiguous()
+
+    def whole(case):
+        return case.values == "integers" and case.dtype == "float32"
+
+    report = check_against(singular, kernel, drawn((12, 40)), device="cpu", where=whole)
+    assert report.passed, report
+    said = "the reference raises too: " if raises else "no element of its outputs can be judged"
+    assert report.declined and all(said in outcome.reason for outcome in report.outcomes if outcome.reason)
+
+
 def test_matrices_that_are_mostly_0_are_left_out_where_they_would_be_singular():
     for function in (torch.linalg.pinv, lambda x: torch.linalg.svdvals(x @ x.mT)):
         assert "sparse" in derive(function, drawn((9, 9)), dtypes=["float32"]).found.left_out
