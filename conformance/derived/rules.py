@@ -381,14 +381,14 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
 
 @rule(*LINEAR_ALGEBRA)
 def _linear_algebra(noise, func, args, kwargs):
-    """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its order. What
-    each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination."""
+    """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its longer axis.
+    What each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination."""
 
     def off(t):
         if t.ndim < 2 or t.numel() == 0:
             return t
         finite = torch.where(torch.isfinite(t), t, 0.0)
-        size = finite.abs().amax((-2, -1), keepdim=True) * root(t.shape[-1]) * noise.unit
+        size = finite.abs().amax((-2, -1), keepdim=True) * root(max(t.shape[-2:])) * noise.unit
         places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
         return t + size * noise.error(places)
 

@@ -474,6 +474,16 @@ def test_where_the_reference_raises_for_a_singular_matrix_nothing_is_judged(rais
     assert report.declined and all(said in outcome.reason for outcome in report.outcomes if outcome.reason)
 
 
+def test_the_self_test_passes_over_values_for_which_the_reference_raises():
+    contract = derive(singular, drawn((12, 40)), dtypes=["float32"])
+    contract.name = "singular"
+    assert "integers" in contract.values
+    contract.found.sizes[0]["A"], contract.sizes[0]["A"] = 37, 37
+    found = selftest.examine(contract, 6)
+    assert not found.accused and found.strength.real == found.strength.killed > 0
+    assert found.forms == (len(list(selftest.tried_cases(contract))) - 1) * 6
+
+
 def test_matrices_that_are_mostly_0_are_left_out_where_they_would_be_singular():
     for function in (torch.linalg.pinv, lambda x: torch.linalg.svdvals(x @ x.mT)):
         assert "sparse" in derive(function, drawn((9, 9)), dtypes=["float32"]).found.left_out

@@ -218,6 +218,16 @@ def test_equal_rows_of_a_matrix_do_not_cancel_in_a_solution(seed):
     assert within(found, 0, solved(*values) + 1e-5) > 1
 
 
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_solution_by_a_thousand_rows_may_be_off_by_more_than_one_by_a_few(seed):
+    """Rows that are equal are rounded to one side."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(4, 3, generator=generator).repeat(257, 1)[:1025] for _ in range(2))
+    found = sampled(lambda a, b: torch.linalg.lstsq(a, b).solution, [a, b])
+    q, r = torch.linalg.qr(a)
+    assert within(found, 0, torch.linalg.solve_triangular(r, q.mT @ b, upper=True)) <= 1
+
+
 def test_nan_may_reach_in_a_solution_as_far_as_another_order_of_elimination_takes_it():
     a, b = drawn((12, 12), (12, 3))
     b[3, 1] = math.inf
