@@ -144,7 +144,7 @@ def _sum(noise, func, args, kwargs):
 def _units(terms: torch.Tensor) -> torch.Tensor:
     """By how many units of the sum of their absolute values a sum along the last axis is off. An addition is off by no
     more than what it adds, so that zeros do not count; of a mean that is corrected term by term, a part of all does."""
-    sizes = terms.abs()
+    sizes = torch.where(torch.isnan(terms), 0.0, terms.abs())  # `nansum` passes over NaN
     shares = (sizes / (sizes.sum(-1, keepdim=True) * ROUNDOFF)).clamp_max(1)
     counted = shares.square().sum(-1).clamp_min(terms.shape[-1] / RUNNING)
     equal = torch.where(terms == terms.median(-1, keepdim=True).values, shares, 0.0).sum(-1)

@@ -183,6 +183,14 @@ def test_a_sum_of_zeros_and_a_few_others_is_off_by_what_these_are():
     assert few < all_ / drawn((4096,))[0].abs().sum() * x.sum() / 3
 
 
+def test_a_sum_that_passes_over_nan_is_rounded_all_the_same():
+    (x,) = drawn((12, 40))
+    x[3, 5] = math.nan
+    found = sampled(lambda x: torch.nansum(x, -1), [x])
+    assert float(found.sigma[0][3]) > 0
+    assert within(found, 0, torch.nansum(x.flip(-1), -1)) <= 1
+
+
 @pytest.mark.parametrize("operand", [0, 1])
 def test_nan_may_reach_in_a_convolution_as_far_as_transforms_do(operand):
     def function(x, weight):
