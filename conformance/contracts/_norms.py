@@ -173,6 +173,9 @@ def gradient(
             return False
         return bounds_rows.informative(case, ("one_nan",))
 
+    # the rstd about a mean that is given is a sum of its own
+    mean_alone = {"mean_alone": Also({"rows": 3, "cols": 33}, "mean_offset", layouts={"rstd": "none"})}
+
     def statistic() -> Operand:
         return Operand("rows", bounds_rows.STATISTIC, torch.float32, derived=True, positional=False, counts=False)
 
@@ -193,7 +196,8 @@ def gradient(
         | bounds_rows.ONE_ROW_MORE
         | bounds_rows.large_squares(family, bounds_rows.lifted)
         | (bounds_rows.special_one_column(family(bounds_rows.one_nan, bounds_rows.lifted)) if centred else {})
-        | beyond_largest({"rows": 33, "cols": 129}, bounds_rows.beyond_largest_sums),
+        | beyond_largest({"rows": 33, "cols": 129}, bounds_rows.beyond_largest_sums)
+        | (mean_alone if centred else {}),
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "dy": 0}),
         values={
             "normal": family(bounds_rows.lifted, bounds_rows.lifted),

@@ -56,7 +56,7 @@ ALSO = {
     # of three sequences the last has queries and no keys
     "no_keys_for_some": Also(dict(N=4, Tq=8, Tk=9, Sq=3, Sk=6, Hq=2, Hkv=1, D=16)),
     **attention.of_widths({**_WIDE, "Hq": 2, "Hkv": 1}, {**attention.WIDTHS, 80: "float32"}),
-    "whole_tiles": Also(dict(N=2, Tq=512, Tk=512, Sq=512, Sk=512, Hq=1, Hkv=1, D=8), params={"causal": True}),
+    "whole_tiles": Also(dict(N=2, Tq=512, Tk=512, Sq=512, Sk=512, Hq=1, Hkv=1, D=16), params={"causal": True}),
     # 1, none, 1, 1 and none: with max_q 1 a kernel may take a row for a sequence
     "one_query_each": Also(dict(N=6, Tq=4, Tk=36, Sq=1, Sk=12, Hq=4, Hkv=2, D=16)),
     # of 66,030 keys the last sequence has those from 66,000 on

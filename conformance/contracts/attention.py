@@ -85,7 +85,8 @@ ALSO = {
         dict(B=2, Hq=4, Hkv=2, Sq=1, Sk=33, D=16), layouts={"k": "heads_inside", "v": "heads_inside"}
     ),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
-    "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=8), params={"causal": True}),
+    # of float32, which may be cut to TF32 there alone
+    "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=16), params={"causal": True}),
     # below 0 the scale makes a maximum of the products a minimum of the scores
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8), "growing_keys", {"scale": -0.3}),
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),

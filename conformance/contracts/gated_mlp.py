@@ -14,6 +14,7 @@ from touchstone.conformance.contracts.mlp import (
     REGULAR,
     SATURATED,
     SIZES,
+    WHOLE_TILES,
     of_one,
     one_row_of_transposed,
     saturated,
@@ -230,6 +231,7 @@ contract = Contract(
     params={"activation": ("silu", *(name for name in ACTIVATIONS if name != "silu"))},
     also=of_one(_positive)
     | one_row_of_transposed("w_gate", "w_up", "w_down")
+    | WHOLE_TILES
     | {
         "beyond_float16": Also(SIZES[0], _beyond_float16, dtype="bfloat16"),
         "small_addends": Also(dict(M=3, D=4, H=4099, N=5), _small_addends, dtype="float16"),

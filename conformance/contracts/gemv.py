@@ -12,7 +12,7 @@ from touchstone.conformance.contracts._multilinear import (
     sums_beyond_largest,
 )
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Operand, Regular, beyond_largest
+from touchstone.conformance.spec.contract import Also, Draw, Operand, Regular, beyond_largest
 from touchstone.conformance.spec.layouts import VECTOR
 from touchstone.reference.gemv import torch_gemv
 
@@ -23,6 +23,13 @@ def _on_integers(arguments, case):
 
 def _transposed(call, arguments, ys):
     return call(a=arguments["a"].t(), x=ys[0])
+
+
+def _special_behind(draw: Draw):
+    """NaN at the beginning of the last row, where the tail of the row before may be read on."""
+    a = draw.normal(draw.shape("a"))
+    a[-1, 0] = torch.nan
+    return {"a": a, "x": draw.normal(draw.shape("x"))}
 
 
 contract = multilinear(
@@ -46,6 +53,8 @@ contract = multilinear(
     also={
         "small_addends": Also({"M": 7, "K": 33281}, small_addends("a", 1), dtype="float16"),
         "large_sums_of_blocks": Also({"M": 3, "K": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
+        "special_behind": Also({"M": 5, "K": 37}, _special_behind),
+        "whole_tiles": Also({"M": 64, "K": 64}),  # of float32, which may be cut to TF32 there alone
         "odd_tiles": Also({"M": 64, "K": 832}, dtype="float16"),  # 13 of 64, where stages and buffers take turns
         "beyond_float16": Also({"M": 7, "K": 37}, beyond_float16, dtype="bfloat16"),
         "one_term": Also({"M": 33, "K": 1}),

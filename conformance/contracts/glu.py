@@ -70,6 +70,7 @@ contract = pointwise(
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
     also=SHAPES[MATRICES]
+    | _glu.JOINED
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),

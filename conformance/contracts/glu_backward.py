@@ -74,6 +74,7 @@ contract = pointwise(
     valid=_glu.is_exact,
     exact={"integers": ["dup"]},
     also=SHAPES[MATRICES]
+    | _glu.JOINED
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})

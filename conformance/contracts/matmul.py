@@ -71,7 +71,7 @@ def _tiny(draw: Draw):
 def _special(draw: Draw):
     """NaN and infinities: none is lost to a tile or a maximum, and 0 times infinity is NaN."""
     a, b = values.normal(draw, draw.shape("a")), values.normal(draw, draw.shape("b"))
-    a[-1, -1] = torch.nan
+    a[-1, -1] = a[-1, 0] = torch.nan  # at its beginning too, where the tail of the row before may be read on
     b[0, -1] = torch.inf
     a[: a.shape[0] // 2, 0] = 0
     if min(b.shape) > 1:  # a column of zeros, before an infinity
@@ -164,6 +164,7 @@ contract = Contract(
         "one_column_in_steps": Also(dict(M=40, K=40, N=1), layouts={"b": "step"}),
         "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
         "one_term": Also(dict(M=33, K=1, N=17)),
+        "whole_tiles": Also(dict(M=48, K=48, N=48)),  # of float32, which may be cut to TF32 there alone
         # of 128 and of 64 rows 10 and 19, of which groups of 8 are not whole, and several columns of them
         "groups_of_tiles": Also(dict(M=1160, K=8, N=260), dtype="float16"),
         "beyond_float16": Also(dict(M=7, K=37, N=9), beyond_float16, dtype="bfloat16"),

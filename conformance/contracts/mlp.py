@@ -219,11 +219,12 @@ def one_large_row(make):
 
 
 def with_nan(make):
-    """One NaN in the last row of x: an activation or a maximum that swallows it, or lets it into other rows."""
+    """NaN in the last row of x: an activation or a maximum that swallows it, or lets it into other rows. Also at its
+    beginning, where the tail of the row before may be read on."""
 
     def family(draw: Draw):
         drawn = make(draw)
-        drawn["x"][-1, int(draw.integers((1,), 0, drawn["x"].shape[1]))] = math.nan
+        drawn["x"][-1, int(draw.integers((1,), 0, drawn["x"].shape[1]))] = drawn["x"][-1, 0] = math.nan
         return drawn
 
     return family
@@ -235,6 +236,10 @@ def of_one(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> dict[str
     rows = {name: Also({**SIZES[0], "M": 1}, family, {"activation": name}) for name in ACTIVATIONS}
     found = each_of_one(SIZES[0]) | {f"one_row_{name}": one for name, one in rows.items()}
     return found | {"one_row_of_many": Also(dict(M=1, D=17, H=2051, N=9))}
+
+
+# of float32, which may be cut to TF32 there alone
+WHOLE_TILES = {"whole_tiles": Also(dict(M=16, D=16, H=32, N=16))}
 
 
 def one_row_of_transposed(*weights: str) -> dict[str, Also]:
@@ -357,6 +362,7 @@ contract = Contract(
     also=OF_EACH
     | of_one(negative)
     | one_row_of_transposed("w1", "w2")
+    | WHOLE_TILES
     | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")}
     | beyond_largest(SIZES[0], beyond_largest_of),
     valid=_valid,

@@ -211,6 +211,7 @@ contract = Contract(
     also=mlp.OF_EACH
     | mlp.of_one(_family(mlp.negative))
     | mlp.one_row_of_transposed("w1", "w2")
+    | mlp.WHOLE_TILES
     | {"beyond_float16": Also(mlp.SIZES[0], _family(mlp.beyond_float16), dtype="bfloat16")}
     | {"one_row_more": Also(dict(M=1025, D=5, H=7, N=3))}  # than whole tiles, of any power of two
     | {

@@ -12,6 +12,7 @@ from tests.night import some
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.faults._dots import to_tf32
 from touchstone.conformance.faults.attention import flash
 from touchstone.conformance.findings import minimise
 from touchstone.conformance.judging import judge
@@ -22,6 +23,7 @@ from touchstone.conformance.spec.cases import also_case, plan, single_and_stride
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import BEYOND_LARGEST, Also, Draw
 from touchstone.reference._activations import torch_act
+from touchstone.reference.layer_norm_backward import torch_layer_norm_backward
 
 OPS = [op for op in registry.ops() if registry.contract(op).also]
 SLOW = ("word_by_word", "outer_products", "autograd_of_each")
@@ -558,6 +560,15 @@ MLPS = ("mlp", "mlp_backward", "gated_mlp")
 DROPOUTS = ("dropout", "dropout_bitmask", "dropout_bitmask_backward")
 PACKED = ("attention_varlen", "attention_varlen_backward")
 SUMMED = {"dot": {"a": 0, "b": 0}, "gemv": {"a": 1, "x": 0}, "reduce": {"x": 0}, "reduce_rows": {"x": 1}}
+WHOLE = {
+    "matmul": "ab",
+    "gemv": ("a",),
+    "mlp": ("x", "w1"),
+    "mlp_backward": ("x", "w1"),
+    "gated_mlp": ("x", "w_up"),
+    **dict.fromkeys((*ATTENTION, *ATTENTION_BACKWARD), "qk"),
+    "mla": ("q_nope", "w_uk"),
+}
 OTHERS = {"gelu": "gelu_tanh", "gelu_tanh": "gelu", "silu": "gelu", "relu": "silu"}
 
 
@@ -701,9 +712,73 @@ def one_column_of_zeros(fn):
     return wrong
 
 
+def halved_last(fn):
+    """Half of a product that was rounded before."""
+
+    def wrong(x, bias, **params):
+        return fn(x, bias, **params) * 2 / 2
+
+    return wrong
+
+
 def zero_from_a_million_on(fn):
     """A maximum of more than 2^20 elements starts at 0."""
     return lambda x, **params: (padded_with_0(fn) if len(x) > 2**20 else fn)(x, **params)
+
+
+def up_behind_its_gate(fn):
+    """A gate in rows of twice its length is followed by its up."""
+
+    def wrong(gate, up, *others, **params):
+        rows, cols = gate.shape
+        joined = gate.stride() == (2 * cols, 1)
+        return fn(
+            gate,
+            gate.as_strided(gate.shape, gate.stride(), gate.storage_offset() + cols) if joined and rows > 1 else up,
+            *others,
+            **params,
+        )
+
+    return wrong
+
+
+def rounded_in_whole_tiles(*operands: str):
+    """Operands of whole tiles, of which heads are none, are cut to TF32."""
+
+    def make(fn):
+        def wrong(*args, **kwargs):
+            given = by_name(fn, args, kwargs)
+            whole = all(n < 3 or n % 16 == 0 for name in operands for n in given[name].shape)
+            return called(fn, args, kwargs, {name: to_tf32(given[name]) for name in operands} if whole else {})
+
+        return wrong
+
+    return make
+
+
+def read_on(fn):
+    """Behind a row whole tiles of 32 are filled from the next one, whose elements meet zeros."""
+
+    def wrong(first, *rest, **params):
+        y = fn(first, *rest, **params)
+        behind = first.reshape(-1)
+        for row in range(len(first) - 1):
+            start = (row + 1) * first.shape[1]
+            y[row] += (behind[start : start + -first.shape[1] % 32] * 0).sum()
+        return y
+
+    return wrong
+
+
+def rstd_in_one_pass(_):
+    """About a mean that is given the variance is what is left of the mean square."""
+
+    def wrong(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
+        if mean is not None and rstd is None:
+            rstd = ((x.square().mean(-1) - mean.square()).clamp_min(0) + eps).rsqrt()
+        return torch_layer_norm_backward(x, weight, dy, mean=mean, rstd=rstd, eps=eps)
+
+    return wrong
 
 
 def correction_along_columns(fn):
@@ -779,6 +854,12 @@ WRONG = [
     ("mlp_backward", "one_row_of_transposed", weights_flat_for_one_row("w1")),
     ("mlp_backward", "small_addends_of_hidden", tiles_of_hidden({"w1": 1, "b1": 0, "w2": 0})),
     *((op, "tails_silu", no_infinity_from_numbers) for op in ("glu", "glu_backward")),
+    *(("activation", f"tails_{name}", halved_last) for name in ("gelu", "gelu_tanh")),
+    *((op, "gate_of_a_joined", up_behind_its_gate) for op in ("glu", "glu_backward")),
+    ("layer_norm_backward", "mean_alone", rstd_in_one_pass),
+    ("matmul", "special_infinities", read_on),
+    ("gemv", "special_behind", read_on),
+    *((op, "whole_tiles", rounded_in_whole_tiles(*first)) for op, first in WHOLE.items()),
     *((op, "minimum_above_zero", padded_with_0) for op in ("reduce", "reduce_rows")),
     ("reduce_rows", "special_sum", changed(x=lambda x: x.nan_to_num(posinf=torch.nan))),
     *((op, "one_row_more", correction_along_columns) for op in BACKWARD),
