@@ -164,6 +164,13 @@ def _beyond_largest(draw: Draw):
     return q, k, v
 
 
+def coming_back(draw: Draw):
+    """Documents of which every other one has one number, alike for queries and keys."""
+    length = draw.size["Sk"]
+    numbers = (torch.arange(length) // 7 % 2 * 7).double().expand(draw.size["B"], length)
+    return _family(attention.heads)(draw) | {"seg_q": numbers, "seg_k": numbers}
+
+
 def pairs(size, param) -> float:
     """Pairs of a query and a key of one document that causality and the window let through."""
     seq_q, seq_k, total = size["Sq"], size["Sk"], 0.0
@@ -391,11 +398,10 @@ OF_MODS = [
 ]
 
 NO_SEGMENTS = {"seg_q": "none", "seg_k": "none"}
+SQUARE = dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=40, D=16)
 ALSO = {
     # as many queries as keys, whose biases of either may be taken for the other's
-    "square": Also(
-        dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=40, D=16), layouts={"bias": "contiguous", "slopes": "contiguous"} | NO_SEGMENTS
-    ),
+    "square": Also(SQUARE, layouts={"bias": "contiguous", "slopes": "contiguous"} | NO_SEGMENTS),
     # windows of more than a tile of keys, which a kernel skips to the first of, in one document
     "wide_window": Also(
         dict(B=1, Hq=2, Hkv=1, Sq=150, Sk=300, D=16), None, {"causal": True, "window": 100}, NO_SEGMENTS, "float16"
@@ -425,6 +431,7 @@ contract = Contract(
     | {
         "many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16"),
         "low_scores": Also(attention.LOW_SCORES, _family(attention.far_below)),
+        "documents_coming_back": Also(SQUARE, coming_back),
     }
     | {
         f"beyond_largest_p_{p}": Also(

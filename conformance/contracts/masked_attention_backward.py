@@ -203,7 +203,10 @@ contract = Contract(
         name: replace(one, values=_in_one_segment(one.values))
         for name, one in (attention_backward.SMALL_ADDENDS | attention_backward.BEYOND_LARGEST).items()
     }
-    | {"low_scores": Also(attention.LOW_SCORES, _family(_low_scores))},
+    | {
+        "low_scores": Also(attention.LOW_SCORES, _family(_low_scores)),
+        "documents_coming_back": Also(masked_attention.SQUARE, _family(masked_attention.coming_back)),
+    },
     values={
         **{
             name: _family(make) for name, make in masked_attention.contract.values.items() if name != "shifted_negative"

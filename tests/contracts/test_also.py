@@ -770,6 +770,20 @@ def read_on(fn):
     return wrong
 
 
+def documents_by_runs(fn):
+    """A number that comes back is another document's."""
+
+    def wrong(*args, **kwargs):
+        given = by_name(fn, args, kwargs)
+        numbers = given["seg_q"]
+        if numbers is None or not torch.equal(numbers, given["seg_k"]):
+            return fn(*args, **kwargs)
+        runs = F.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0)).cumsum(1).int()
+        return called(fn, args, kwargs, {"seg_q": runs, "seg_k": runs})
+
+    return wrong
+
+
 def rstd_in_one_pass(_):
     """About a mean that is given the variance is what is left of the mean square."""
 
@@ -857,6 +871,7 @@ WRONG = [
     *(("activation", f"tails_{name}", halved_last) for name in ("gelu", "gelu_tanh")),
     *((op, "gate_of_a_joined", up_behind_its_gate) for op in ("glu", "glu_backward")),
     ("layer_norm_backward", "mean_alone", rstd_in_one_pass),
+    *((op, "documents_coming_back", documents_by_runs) for op in ("masked_attention", "masked_attention_backward")),
     ("matmul", "special_infinities", read_on),
     ("gemv", "special_behind", read_on),
     *((op, "whole_tiles", rounded_in_whole_tiles(*first)) for op, first in WHOLE.items()),
