@@ -37,6 +37,7 @@ BYTES = 1 << 26  # and of all operands and outputs of a batch, unless one call h
 PILOTS = 3  # calls before the rounds, from which the number of calls of a batch follows
 SLOW = 0.5  # seconds of a call from which there are the least rounds
 SHORTEST = 1e-8  # seconds of a call, where the clock cannot tell it from nothing
+AGAIN_IF_LOST = 2  # times that is measured again what took no longer than nothing: other work may have come between
 THREADS = 1.5  # processor seconds in a second from which a kernel is said to work in several threads
 
 _Drawn = dict[str, torch.Tensor | None]
@@ -85,6 +86,11 @@ def measure(
         for each in found:
             _attempt(each, partial(_pilot, each, values, example, seconds, max_call_seconds))
         empty = _in_turns(found, nothing, values, example)
+        for _ in range(AGAIN_IF_LOST):
+            lost = [each for each in found if _is_lost(each, empty.get(each.count))]
+            for each in lost:
+                each.taken.clear()
+            empty |= _in_turns(lost, nothing, values, example)
     for each in found:
         if left and each.one.subject is not None:
             each.one.refuse(f"processes outlived its own: {len(left)}")
@@ -206,6 +212,18 @@ def _middle(taken: Sequence[Taken]) -> Taken:
     return Taken(wall * 1e-3, processor * 1e-3, {})
 
 
+def _seconds(taken: Taken, nothing: Taken) -> float:
+    """Of a batch: the larger of its time and its processor time, less what calls that do nothing take."""
+    return max(taken.wall - nothing.wall, taken.processor - nothing.processor)
+
+
+def _is_lost(each: _Turns, nothing: Taken | None) -> bool:
+    """Whether the clock could not tell a contestant from nothing."""
+    if not each.one.alive or nothing is None or not each.taken:
+        return False
+    return stats([_seconds(taken, nothing) for taken in each.taken]).median <= 0
+
+
 def _timed(each: _Turns, values: Values, example: _Drawn) -> None:
     taken = _batch(each, values, example)
     if taken is not None:
@@ -296,8 +314,7 @@ def _conclude(each: _Turns, group: Group, empty: dict[int, Taken], ceilings: Cei
         one.refuse("not timed: what calls that do nothing take could not be measured", NOT_RUN)
     if one.alive and nothing is not None:
         for taken in each.taken:
-            wall, processor = taken.wall - nothing.wall, taken.processor - nothing.processor
-            one.samples.append(max(wall, processor, SHORTEST * each.count) / each.count)
+            one.samples.append(max(_seconds(taken, nothing), SHORTEST * each.count) / each.count)
         one.hosts = list(one.samples)
         worked, went = (sum(getattr(taken, name) for taken in each.taken) for name in ("processor", "wall"))
         if one.subject is not None and worked > THREADS * went:

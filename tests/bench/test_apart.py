@@ -394,6 +394,21 @@ def test_places_that_are_judged_are_drawn_anew(monkeypatch):
     assert values.judged({}, drawn, None, ["y"])[1] == ["y: nothing came back"]
 
 
+@pytest.mark.parametrize("busy", [1, apart.AGAIN_IF_LOST + 1])
+def test_what_took_no_longer_than_nothing_is_measured_again(busy, monkeypatch):
+    """Other work came between while calls of nothing were timed."""
+    asked, middle = [], apart._middle
+
+    def slow(taken):
+        asked.append(len(taken))
+        return apart.Taken(60.0, 60.0, {}) if len(asked) <= busy else middle(taken)
+
+    monkeypatch.setattr(apart, "_middle", slow)
+    (result,) = measured(honest)
+    assert result.ms > 0.9e3 * OWED if busy == 1 else result.ms == 1e3 * apart.SHORTEST
+    assert len(asked) == min(busy, apart.AGAIN_IF_LOST) + 1 and result.stats.count == asked[-1]
+
+
 def test_the_judge_never_imports_the_file(tmp_path, capsys):
     told = tmp_path / "told"
     (tmp_path / "mine.py").write_text(

@@ -20,7 +20,7 @@ def _k(x, w, y, n, eps, stride_x, BLOCK: tl.constexpr):
     row, c = tl.program_id(0), tl.arange(0, BLOCK)
     v = tl.load(x + row * stride_x + c, mask=c < n, other=0.0).to(tl.float32)
     u = tl.load(w + c, mask=c < n).to(tl.float32)
-    s = tl.sum(v * v, 0) + 0.0 * tl.sum(tl.where(c < n, 1.0, 0.0) * v * u, 0)
+    s = tl.sum(v * v, 0) + 0.0 * tl.sum(tl.where(c < n, 1.0, 0.0) * u, 0)
     tl.store(y + row * n + c, v * tl.rsqrt(s / n + eps) * u, mask=c < n)
 
 
