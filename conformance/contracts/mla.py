@@ -244,9 +244,8 @@ ALSO = {
     "many_latents": Also(dict(zip(AXES, (1, 2, 3, 8, 8, 4, 512, 8), strict=True)), _many_latents, dtype="float16"),
     "many_heads": Also(dict(zip(AXES, (2, 24, 1, 33, 96, 24, 40, 160), strict=True)), dtype="float16"),
     "many_keys": Also(dict(zip(AXES, (1, 2, 2, 4161, 8, 8, 16, 8), strict=True)), _small_addends, dtype="float16"),
-    "whole_tiles": Also(
-        dict(zip(AXES, (1, 2, 16, 32, 16, 16, 32, 16), strict=True))
-    ),  # of float32: as TF32 there alone
+    # of float32, which may be cut to TF32 there alone
+    "whole_tiles": Also(dict(zip(AXES, (1, 2, 16, 32, 16, 16, 32, 16), strict=True))),
     # three tiles of 64 latents, and 8; a whole tile of queries and not of keys
     "tail_of_latents": Also(dict(zip(AXES, (1, 2, 64, 72, 16, 8, 200, 24), strict=True))),
 }

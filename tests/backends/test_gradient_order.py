@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
+from touchstone.backends.signatures.attention_backward import pairs_together
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
 
-GPU = torch.device("cuda")
 # the module of the variant, and the variant
 VARIANTS = {
     "cupy": ("touchstone.backends.cupy.attention_backward", "wgmma"),
@@ -29,14 +29,18 @@ def _module(backend):
     return importlib.import_module(VARIANTS[backend][0])
 
 
-@BOTH
-def test_heads_that_are_taken_together(backend, monkeypatch):
-    module = _module(backend)
-    monkeypatch.setattr(module, "processors", lambda device: 132)
-    together = module._together
-    assert together(64, 32, 4 << 20, GPU) == 4  # 2048 programs: as many heads as fit into L2
-    assert together(16, 128, 32 << 20, GPU) == 2  # a head does not fit
-    assert together(8, 40, 5 << 20, GPU) == 8  # 320 programs
+@pytest.mark.parametrize(
+    ("B", "Hq", "Hkv", "S", "D", "found"),
+    [
+        (4, 16, 16, 4096, 128, 4),  # 2048 programs: as many heads as fit into L2
+        (1, 16, 16, 32768, 128, 2),  # a head does not fit
+        (2, 32, 4, 5000, 128, 8),  # 320 programs
+    ],
+)
+def test_heads_that_are_taken_together(B, Hq, Hkv, S, D, found):
+    q, k = (torch.empty((B, heads, S, D), dtype=torch.half, device="meta") for heads in (Hq, Hkv))
+    assert pairs_together(q, k, True, 128, D, 132) == found
+    assert pairs_together(q, k, False, 128, D, 132) == 1
 
 
 @BOTH
@@ -45,7 +49,7 @@ def test_groups_of_two_heads(backend, sizes, monkeypatch):
     """Six pairs of batch and key head, or five, so that the last group is a smaller one; tiles of 128 keys."""
     module = _module(backend)
     asked = []
-    monkeypatch.setattr(module, "_together", lambda *about: asked.append(about) or 2)
+    monkeypatch.setattr(module, "pairs_together", lambda *about: asked.append(about) or 2)
     contract = registry.contract("attention_backward")
     case = plain_case(
         contract, "float16", "normal", size=dict(zip(("B", "Hq", "Hkv", "Sq", "Sk", "D"), sizes, strict=True))
@@ -53,7 +57,7 @@ def test_groups_of_two_heads(backend, sizes, monkeypatch):
     params = tuple((name, {"causal": True}.get(name, old)) for name, old in case.params)
     inputs = contract.build(replace(case, params=params))
     got = contract.call(getattr(module, VARIANTS[backend][1]), inputs.arguments, by_name=True)
-    assert len(asked) == 1 and asked[0][0] == sizes[0] * sizes[2]
+    assert [about[2:5] for about in asked] == [(True, 128, sizes[-1])]
     for name, tensor in contract.by_name(got, None).items():
         verdict = compare.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"

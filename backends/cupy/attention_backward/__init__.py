@@ -18,7 +18,7 @@ from touchstone.backends.cupy.lib.gemm import ceil_div, processors
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import scale_or_default
-from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs, pairs_together
 from touchstone.backends.variants import HALF, variant
 
 _delta_inline = Module(__file__, "delta_inline.cu")
@@ -31,9 +31,8 @@ _wgmma = Module(__file__, "wgmma.cu")
 _STEP = 16
 # tensorcore, for each padded head dimension: queries per tile, keys per block, warps that share 16 keys
 _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2)}
-# wgmma: tokens and dimensions of a head that one copy brings; bytes of heads' q, do and sums that blocks of causal
-# attention work on at a time
-_QUERIES, _KEYS, _L2 = (1, 1, 64, 64), (1, 1, 128, 64), 16 << 20
+# wgmma: tokens and dimensions of a head that one copy brings
+_QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)
 
 
 def delta_inline(
@@ -160,7 +159,7 @@ def wgmma(
     sums = torch.zeros(tiles, 64, block_d, dtype=torch.float32, device=q.device)
     delta, lse2 = _launch_delta(o, lse, do)
     config = {"dtype": q.dtype, "arch": "sm_90a", "BLOCK_D": block_d, "STAGES": stages}
-    together = _together(B * Hkv, ceil_div(Sk, 128), 8 * Sq * block_d, q.device) if causal else 1
+    together = pairs_together(q, k, causal, 128, block_d, processors(q.device))
     elements = block_d * 2 * (128 + stages * 64) + 2 * 128 * 64  # k and v, rings of q and do, two of ds
     _wgmma.launch(
         "attention_backward_wgmma",
@@ -174,12 +173,6 @@ def wgmma(
     )
     _wgmma.launch("round_dq", 2 * tiles, 128, sums, dq, Sq, D, factor, **config)
     return dq, dk, dv
-
-
-def _together(pairs: int, tiles: int, head_bytes: int, device: torch.device) -> int:
-    """How many (batch, key head) pairs of `tiles` blocks are taken at a time, the longest first: those whose heads fit
-    into L2, or all where blocks are few, so that no long one ends alone."""
-    return pairs if pairs * tiles < 8 * processors(device) else max(2, _L2 // head_bytes)
 
 
 def _with_strides(*tensors: torch.Tensor) -> tuple[torch.Tensor | int, ...]:

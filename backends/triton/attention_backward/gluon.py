@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import scale_or_default
-from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs, pairs_together
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, head_descriptor
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN
@@ -25,7 +25,6 @@ from touchstone.backends.triton.lib.hopper import barrier, barriers, copy_in, co
 from touchstone.backends.variants import HALF, variant
 
 KEYS = tl.constexpr(128)  # of a program
-_L2 = 16 << 20  # bytes of heads' q, do and sums that programs of causal attention work on at a time
 
 
 @tg.jit
@@ -281,7 +280,7 @@ def gluon(
         Hq,
         Hkv,
         B * Hkv,
-        _together(B * Hkv, triton.cdiv(Sk, keys), 8 * Sq * width, q.device) if causal else 1,
+        pairs_together(q, k, causal, keys, width, processors(q.device)),
         Sq,
         Sk,
         scale,
@@ -293,9 +292,3 @@ def gluon(
     )
     _round_kernel[(tiles,)](sums, dq, Sq, D, scale, BLOCK_D=width, BLOCK_M=rows, num_warps=8)
     return dq, dk, dv
-
-
-def _together(pairs: int, tiles: int, head_bytes: int, device: torch.device) -> int:
-    """How many (batch, key head) pairs of `tiles` programs are taken at a time, the longest first: those whose heads
-    fit into L2, or all where programs are few, so that no long one ends alone."""
-    return pairs if pairs * tiles < 8 * processors(device) else max(2, _L2 // head_bytes)
