@@ -481,6 +481,7 @@ def made_of(
         dtypes=options.dtypes,
         valid=lambda case: _fits(made, case.sizes),
         mirrors=True,
+        drawn_for="function",  # not the name, which says where the reference lies: the same draws in every folder
         function=function,
         names=tuple(names),
         example=example,

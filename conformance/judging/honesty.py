@@ -18,7 +18,7 @@ def element(j: Judgement) -> tuple[str, tuple[int, ...]] | None:
     if not j.subject.untrusted or j.subject.allow_library or j.subject.device != "cpu":
         return None
     shapes = {name: j.contract.output_shape(name, j.case) for name in j.contract.outputs}
-    draw = j.case.rng("element")
+    draw = j.contract.rng(j.case, "element")
     names = [name for name, shape in shapes.items() if j.judges(name) and 0 not in shape]
     if not names:
         return None

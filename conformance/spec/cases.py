@@ -51,7 +51,7 @@ def plan(contract: Contract, level: str, seed: int = 0, dtypes: Sequence[str] | 
 @lru_cache(maxsize=256)
 def _plan(contract: Contract, level: str, seed: int) -> Plan:
     space = _Space(contract, seed)
-    rng = random.Random(f"{contract.name} {level}")
+    rng = random.Random(f"{contract.drawn_for or contract.name} {level}")
     infeasible: list[str] = []
     if level == "quick":
         points = list(_cover(space, 1, rng, infeasible))

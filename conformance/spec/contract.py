@@ -230,9 +230,9 @@ class Case:
         parts += [f"{name}={value}" for name, value in self.params if not isinstance(value, From)]
         return "-".join(parts)
 
-    def rng(self, what: str = "") -> torch.Generator:
+    def rng(self, what: str = "", drawn_for: str = "") -> torch.Generator:
         return torch.Generator().manual_seed(
-            zlib.crc32(f"{self.op} {self.drawn_as or self.id} {self.seed} {what}".encode())
+            zlib.crc32(f"{drawn_for or self.op} {self.drawn_as or self.id} {self.seed} {what}".encode())
         )
 
     def __str__(self) -> str:
@@ -256,7 +256,7 @@ class Draw:
     def __init__(self, case: Case, contract: "Contract"):
         self.case, self.size, self.param = case, case.size, case.param
         self.dtype, self._contract = case.torch_dtype, contract
-        self._generator = case.rng()
+        self._generator = contract.rng(case)
 
     @property
     def operands(self) -> list[str]:
@@ -338,6 +338,7 @@ class Contract:
     moves: bool = False  # whether a call only moves elements: then the library's copies may not be what does it
     gradient_of: str = ""  # the op whose gradient this one is: what the bench times together
     name: str = ""  # set by the registry from the file's name
+    drawn_for: str = ""  # what cases and their values are drawn for; "": the op
 
     def __post_init__(self) -> None:
         if self.flops is None:
@@ -355,6 +356,9 @@ class Contract:
         for axis in axes.split():
             shape += size["trailing"] if axis == "..." else [size[axis]]
         return tuple(shape)
+
+    def rng(self, case: Case, what: str = "") -> torch.Generator:
+        return case.rng(what, self.drawn_for)
 
     def operand_axes(self, name: str, case: Case) -> str:
         """The axes that an operand has in a case."""
@@ -419,8 +423,8 @@ class Contract:
             drawn = {name: _mirrored(value) if name == case.mirrored else value for name, value in drawn.items()}
         if case.altered is not None:
             indexes = self.operands[case.altered].indexes
-            number = None if indexes is None else case.size[indexes]
-            drawn = {n: _altered(value, case, number) if n == case.altered else value for n, value in drawn.items()}
+            number, rng = None if indexes is None else case.size[indexes], self.rng(case, "altered")
+            drawn = {n: _altered(value, rng, number) if n == case.altered else value for n, value in drawn.items()}
         given: dict[str, torch.Tensor | None] = {}
         exact: dict[str, torch.Tensor | None] = {}
         independent = {name: drawn[name] for name, operand in self.operands.items() if not operand.derived}
@@ -557,14 +561,14 @@ def _mirrored(values: torch.Tensor | None) -> torch.Tensor | None:
     return turned
 
 
-def _altered(values: torch.Tensor | None, case: Case, number: int | None) -> torch.Tensor | None:
+def _altered(values: torch.Tensor | None, rng: torch.Generator, number: int | None) -> torch.Tensor | None:
     """`values` with one element, wherever it may be, twice the largest finite one: what a sample or a sum may miss.
 
     Of indices of so large a `number` of elements it is the next one."""
     if values is None or not values.numel():
         return values
     changed = values.contiguous().clone()
-    place = int(torch.randint(values.numel(), (), generator=case.rng("altered")))
+    place = int(torch.randint(values.numel(), (), generator=rng))
     if number is not None:
         changed.view(-1)[place] = (changed.view(-1)[place] + 1) % max(1, number)
         return changed

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ import torch
 from tests.processes import output_of, run_touchstone
 from touchstone.conformance.cli import main
 from touchstone.conformance.derived import modules
-from touchstone.conformance.discovery import derivation, problems
-from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.discovery import derivation, problems, registry
+from touchstone.conformance.spec.cases import plain_case, plan
 
 FUNCTIONS = """
 import torch
@@ -116,6 +117,24 @@ def test_a_kernel_is_judged_by_a_function(capsys):
     assert "PASSED" in out and "this contract rejects 12 of 12 wrong versions of the reference" in out
     assert main(["check", *REFERENCE, "--kernel", "functions.py:wrong", *QUICK]) == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_cases_and_values_are_the_same_wherever_the_reference_lies(folder):
+    drawn = []
+    for place in ("one", "another"):
+        (folder / place).mkdir()
+        path = folder / place / "functions.py"
+        path.write_text((folder / "functions.py").read_text())
+        op = derivation.load_files(f"{path}:l2", f"{path}:get_inputs", level="quick").stem
+        contract = registry.contract(op)
+        case = plain_case(contract, "float32", "normal")
+        cases = [(c.id, c.seed) for c in plan(contract, "quick").cases]
+        drawn.append(
+            (op, cases, contract.build(case).exact["x"], contract.build(replace(case, altered="x")).exact["x"])
+        )
+    (one, cases, *values), (another, same, *others) = drawn
+    assert one != another and cases == same
+    assert all(map(torch.equal, values, others)) and not torch.equal(*values)
 
 
 def test_a_module_is_judged_by_a_problem_with_the_parameters_of_its_model(capsys):
