@@ -147,8 +147,16 @@ def _units(terms: torch.Tensor) -> torch.Tensor:
     sizes = torch.where(torch.isnan(terms), 0.0, terms.abs())  # `nansum` passes over NaN
     shares = (sizes / (sizes.sum(-1, keepdim=True) * ROUNDOFF)).clamp_max(1)
     counted = shares.square().sum(-1).clamp_min(terms.shape[-1] / RUNNING)
-    equal = torch.where(terms == terms.median(-1, keepdim=True).values, shares, 0.0).sum(-1)
-    return torch.maximum((counted + 8).sqrt(), equal / EQUAL)
+    return torch.maximum((counted + 8).sqrt(), _alike(terms, shares) / EQUAL)
+
+
+def _alike(terms: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """How many terms are rounded to one side when they are added one after another: those that the last bits of their
+    sum do not tell from the median, less as many as would lie there if they were spread."""
+    far = (terms - terms.median(-1, keepdim=True).values).abs()
+    near = terms.sum(-1, keepdim=True).abs() * (ROUNDOFF / 2)
+    around = (far > near) & (far <= 2 * near)
+    return (shares * ((far <= near).to(shares) - around.to(shares))).sum(-1)
 
 
 @rule("_trilinear")

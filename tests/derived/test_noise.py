@@ -176,6 +176,18 @@ def test_equal_terms_one_after_another_are_rounded_to_one_side(share):
     assert within(found, 0, in_order) <= 1
 
 
+@pytest.mark.parametrize("terms", [3840, 200000])
+def test_terms_that_the_last_bits_of_their_sum_do_not_tell_apart_are_rounded_to_one_side_too(terms):
+    off = {}
+    for spread in (1e-7, 1e-5, 3e-4, 0.1):
+        x = 0.6931472 * (1 + spread * drawn((terms,))[0])
+        found = sampled(lambda x: x.mean(), [x])
+        in_order = torch.from_numpy(np.add.accumulate(x.numpy(), dtype=np.float32))[-1] / terms
+        assert within(found, 0, in_order) <= 1, spread
+        off[spread] = float(found.sigma[0])
+    assert off[1e-5] > 5 * off[0.1] and (terms < 10**5 or off[3e-4] > 5 * off[0.1])
+
+
 def test_a_sum_of_zeros_and_a_few_others_is_off_by_what_these_are():
     x = torch.zeros(4096)
     x[::1024] = 1.3
