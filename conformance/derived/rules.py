@@ -24,6 +24,7 @@ from touchstone.conformance.derived.ops import (
     is_number,
     mapped,
     name_of,
+    number_leaves,
 )
 
 if TYPE_CHECKING:
@@ -113,13 +114,32 @@ def _dot(noise, func, args, kwargs):
         x, *others = absolute(args)
         found = func(x, *others, **positive)
         if not transformed:
-            return found * weight
+            return found * _products_alike(name, args, found).clamp_min(weight)
         image = tuple(range(2, x.ndim))
         whole = func(x.amax(image, keepdim=True).expand(x.shape), *others, **positive)
         return torch.maximum(found * (weight * TILES), whole.amax(image, keepdim=True) * LEFT)
 
     out = noise.spoil(out, size=noise.size(out, size))
     return noise.keep(out, noise.round(out)) if noise.store is not None else out
+
+
+def _products_alike(name: str, args: Any, found: torch.Tensor) -> torch.Tensor:
+    """By how many units the products of an equal row and an equal column are off, added one after another; else 0."""
+    a, b = args[1:3] if name in WITH_ADDEND else args[:2]
+    if "convolution" in name or not a.numel() or not b.numel():
+        return torch.zeros(())
+    dim, terms = max(-b.ndim, -2), a.shape[-1]
+    factors = [(x.abs() if x.is_complex() else x, d) for x, d in ((a, -1), (b, dim))]
+    row, column = (_one_sided(x.mean(d, keepdim=True), x.square().mean(d, keepdim=True), terms) for x, d in factors)
+    units = torch.minimum(row, column)
+    return units.reshape(found.shape) if units.numel() == found.numel() else torch.zeros(())
+
+
+def _one_sided(mean: torch.Tensor, square: torch.Tensor, terms: Any) -> torch.Tensor:
+    """By how many units a sum of so many terms, of this mean and mean square, is off if the last bits of it do not tell
+    them apart; else 0."""
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+    return torch.where(spread <= mean.abs() * terms * (ROUNDOFF / 2), terms / EQUAL, 0.0)
 
 
 @rule("sum", "mean", "nansum")
@@ -147,16 +167,16 @@ def _units(terms: torch.Tensor) -> torch.Tensor:
     sizes = torch.where(torch.isnan(terms), 0.0, terms.abs())  # `nansum` passes over NaN
     shares = (sizes / (sizes.sum(-1, keepdim=True) * ROUNDOFF)).clamp_max(1)
     counted = shares.square().sum(-1).clamp_min(terms.shape[-1] / RUNNING)
-    return torch.maximum((counted + 8).sqrt(), _alike(terms, shares) / EQUAL)
+    return torch.maximum((counted + 8).sqrt(), (shares * _alike(terms)).sum(-1) / EQUAL)
 
 
-def _alike(terms: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """How many terms are rounded to one side when they are added one after another: those that the last bits of their
-    sum do not tell from the median, less as many as would lie there if they were spread."""
+def _alike(terms: torch.Tensor) -> torch.Tensor:
+    """1 for terms along the last axis that are rounded to one side when they are added one after another: those which
+    the last bits of their sum do not tell from the median. -1 for those as far off again, by which terms that are
+    spread cancel."""
     far = (terms - terms.median(-1, keepdim=True).values).abs()
     near = terms.sum(-1, keepdim=True).abs() * (ROUNDOFF / 2)
-    around = (far > near) & (far <= 2 * near)
-    return (shares * ((far <= near).to(shares) - around.to(shares))).sum(-1)
+    return (far <= near).to(terms) - ((far > near) & (far <= 2 * near)).to(terms)
 
 
 @rule("_trilinear")
@@ -174,9 +194,17 @@ def _cumulative_sum(noise, func, args, kwargs):
     x = args[0]
     if not is_number(x):
         return func(*args, **kwargs)
-    n = x.shape[args[1]] if x.ndim else 1
     out = func(*args, **kwargs)
-    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
+
+    def size() -> torch.Tensor:
+        found = func(x.abs(), *args[1:], **kwargs)
+        if not x.numel() or not x.ndim:
+            return found * root(1)
+        terms = (x.abs() if x.is_complex() else x).movedim(args[1], -1)
+        units = (_alike(terms).cumsum(-1) / EQUAL).clamp_min(root(terms.shape[-1]))
+        return found * units.movedim(-1, args[1])
+
+    return noise.spoil(out, size=noise.size(out, size))
 
 
 @rule("prod", "cumprod")
@@ -214,7 +242,12 @@ def _pool(noise, func, args, kwargs):
     x = args[0]
     out = func(*args, **kwargs)
     n = max(1, x.numel() // max(out.numel(), 1)) if "adaptive" in name_of(func) else math.prod(args[1])
-    return noise.spoil(out, size=noise.size(out, lambda: func(x.abs(), *args[1:], **kwargs) * root(n)))
+
+    def size() -> torch.Tensor:
+        units = _one_sided(out, func(x.square(), *args[1:], **kwargs), n)
+        return func(x.abs(), *args[1:], **kwargs) * units.clamp_min(root(n))
+
+    return noise.spoil(out, size=noise.size(out, size))
 
 
 def _rounds_nothing(func: Any, args: Any, kwargs: Any) -> bool:
@@ -226,15 +259,41 @@ def _rounds_nothing(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 @rule("scatter", "scatter_add", "index_add", "scatter_reduce", "index_reduce", "segment_reduce", "col2im")
-@rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward")
+@rule("_embedding_bag", "_embedding_bag_forward_only", "max_pool2d_with_indices_backward", "bincount")
 def _scatter(noise, func, args, kwargs):
     if not float_leaves(args) or _rounds_nothing(func, args, kwargs):
         return noise.exact(func, args, kwargs)
     out, size = func(*args, **kwargs), func(*absolute(args), **positive_factors(kwargs))
-    n = min(64, max(t.numel() for t in float_leaves(args)))
+    units = _scattered(func, args, kwargs)
     if isinstance(out, tuple | list):
-        return (noise.spoil(out[0], size=size[0].abs() * root(n)), *out[1:])
-    return noise.spoil(out, size=size.abs() * root(n))
+        return (noise.spoil(out[0], size=size[0].abs() * units), *out[1:])
+    return noise.spoil(out, size=size.abs() * units)
+
+
+def _scattered(func: Any, args: Any, kwargs: Any) -> Any:
+    """By how many units a scatter is off: by the terms of each of its sums, which sums of ones count. A mean is off as
+    its sum is."""
+    name = name_of(func)
+    if name.startswith("index_reduce") or argument(func, "reduce", args, kwargs) in ("prod", "multiply"):
+        return root(min(64, max(t.numel() for t in float_leaves(args))))
+    onto = name.startswith(("scatter", "index", "put", "_index"))
+    given = ["sum" if isinstance(value, str) and value == "mean" else value for value in args]
+    named = {key: "sum" if value == "mean" else value for key, value in kwargs.items() if key != "alpha"}
+    if "embedding_bag" in name and len(given) > 4:
+        given[4] = 0
+
+    def total(change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        changed = mapped(change, given)
+        if onto:
+            changed[0] = torch.zeros_like(args[0])
+        found = func(*changed, **mapped(change, named))
+        return found[0] if isinstance(found, tuple | list) else found
+
+    terms = total(torch.ones_like).abs()
+    if any(t.is_complex() for t in number_leaves(args)):
+        return (terms + 9).sqrt()
+    n = terms.clamp_min(1)
+    return torch.maximum((terms + 9).sqrt(), _one_sided(total(torch.clone) / n, total(torch.square) / n, terms))
 
 
 @rule("scatter_", "scatter_add_", "index_add_", "scatter_reduce_")
@@ -245,8 +304,9 @@ def _scatter_in_place(noise, func, args, kwargs):
     if not is_float(target) or _rounds_nothing(func, args, kwargs):
         return noise.exact(func, args, kwargs)
     positive = [t.abs() if is_float(t) else t for t in args]  # of the target before it is written
+    units = _scattered(func, args, kwargs)
     out = func(*args, **kwargs)
-    size = func(*positive, **positive_factors(kwargs)).abs() * root(min(64, max(t.numel() for t in float_leaves(args))))
+    size = func(*positive, **positive_factors(kwargs)).abs() * units
     if not func._schema.is_mutable:
         return noise.spoil(out, size=size)
     target.copy_(noise.spoil(target.clone(), size=size))

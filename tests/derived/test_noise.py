@@ -188,6 +188,50 @@ def test_terms_that_the_last_bits_of_their_sum_do_not_tell_apart_are_rounded_to_
     assert off[1e-5] > 5 * off[0.1] and (terms < 10**5 or off[3e-4] > 5 * off[0.1])
 
 
+def one_by_one(x):
+    return torch.from_numpy(np.add.accumulate(x.numpy(), dtype=np.float32))
+
+
+def at_0(x):
+    return torch.zeros(len(x), dtype=torch.long)
+
+
+IN_ORDER = {  # functions of a row of terms, and what they are where the terms are added one after another
+    "cumsum": (lambda x: x.cumsum(0), one_by_one),
+    "dot": (lambda x: x @ torch.full_like(x, 0.3), lambda x: one_by_one(x * 0.3)[-1]),
+    "mm": (
+        lambda x: x.expand(3, -1) @ torch.full_like(x, 0.3)[:, None].expand(-1, 2),
+        lambda x: one_by_one(x * 0.3)[-1],
+    ),
+    "pool": (lambda x: torch.nn.functional.avg_pool1d(x[None], len(x)), lambda x: one_by_one(x)[-1] / len(x)),
+    "index_add": (lambda x: x.new_zeros(2).index_add(0, at_0(x), x)[0], lambda x: one_by_one(x)[-1]),
+    "scatter_add_": (lambda x: x.new_zeros(2).scatter_add_(0, at_0(x), x)[0], lambda x: one_by_one(x)[-1]),
+    "scatter add": (lambda x: x.new_zeros(2).scatter(0, at_0(x), x, reduce="add")[0], lambda x: one_by_one(x)[-1]),
+    "scatter_reduce": (
+        lambda x: x.new_zeros(2).scatter_reduce(0, at_0(x), x, "mean", include_self=False)[0],
+        lambda x: one_by_one(x)[-1] / len(x),
+    ),
+    "index_put": (lambda x: x.new_zeros(2).index_put((at_0(x),), x, accumulate=True)[0], lambda x: one_by_one(x)[-1]),
+    "bincount": (lambda x: torch.bincount(at_0(x), x), lambda x: one_by_one(x)[-1]),
+    "bag": (
+        lambda x: torch.nn.functional.embedding_bag(torch.arange(len(x))[None], x[:, None]),
+        lambda x: one_by_one(x)[-1] / len(x),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_products_scans_pools_and_scatters_of_equal_terms_are_rounded_to_one_side_too(name):
+    function, right = IN_ORDER[name]
+    off = {}
+    for spread in (0.0, 1e-6, 1.0):
+        x = 0.6931472 * (1 + spread * drawn((9000,))[0])
+        found = sampled(function, [x])
+        assert within(found, 0, right(x).expand(found.answers[0].shape)) <= 1, spread
+        off[spread] = float(found.sigma[0].max())
+    assert off[1e-6] > 4 * off[1.0]
+
+
 def test_a_sum_of_zeros_and_a_few_others_is_off_by_what_these_are():
     x = torch.zeros(4096)
     x[::1024] = 1.3
