@@ -63,7 +63,6 @@ class Remote:
         self._held: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
         self._kept: list[np.ndarray] = []  # copies just made, until tensors over them are
         self._released: list[int] = []
-        self._most = OUTPUT_BYTES
         self.spent = False  # CUDA answers every further call of the other process with an error
         wait_no_longer_than(child.connection.fileno())
 

@@ -863,6 +863,8 @@ def test_structures_are_as_large_as_their_fields():
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
     assert command.main([str(tmp_path / "gone.cu"), "--block", "32"]) == 2
     assert capsys.readouterr().err.startswith("FILE.cu: expected a file of CUDA C++; there is none at ")
+    assert command.main([]) == 2
+    assert capsys.readouterr().err.startswith("FILE.cu: expected a file of CUDA C++, or --numba SCRIPT.py")
     assert command.main(["--numba"]) == 2
     assert capsys.readouterr().err.startswith("--numba: expected a Python file and its arguments")
 

@@ -327,6 +327,12 @@ def test_an_output_that_spans_more_than_is_taken_is_not_told(shared):
     assert made.call(request(most=50_000))["values"]["y"]["memory"] is not None
 
 
+def test_of_outputs_that_span_more_than_is_taken_the_largest_is_not_told(shared):
+    subject = Subject("online_softmax", lambda x: (torch.zeros(100), torch.zeros(5000)), "fn", "user@cpu", "cpu")
+    values = executing._Calls(shared, subject).call(request(most=20_000))["values"]
+    assert values["lse"] == {"other": "a tensor that spans 20000 bytes"} and values["y"]["memory"] is not None
+
+
 def test_what_ends_the_process_is_told(shared):
     made = calls(shared)
 

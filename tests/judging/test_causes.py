@@ -561,6 +561,22 @@ def test_what_is_done_with_nan_that_is_not_to_be_read(change, said):
     assert causes.let_through(j, case, "o", numbers, bad, expected) is None  # it is no NaN
 
 
+def test_what_raises_once_nan_is_gone_has_no_right_answer_then():
+    case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    right = decoded(lambda p, hidden: p)
+
+    def fn(q, k, v, lengths, **params):
+        if not v.isnan().any():
+            raise ValueError("no NaN")
+        return right(q, k, v, lengths, **params)
+
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    got, expected = judgement(right, case).call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
+    bad = compare.compare(got, expected, torch.float32).bad
+    assert causes.let_through(j, case, "o", got, bad, expected) is None
+
+
 def test_nan_of_two_operands_of_which_each_alone_is_enough():
     def fn(q, k, v, lengths, *, scale=None):
         seen = (torch.arange(k.shape[2]) <= (lengths[:, None] - 1)[..., None])[:, None]

@@ -230,3 +230,11 @@ def test_where_a_configuration_was_measured(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
         found = PROVENANCE()
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.pop("date")) and found == {"gpu": gpu, **versions}
+
+
+def test_what_calls_ask_is_heard_while_one_is_asked_about():
+    def softmax(x):
+        return ask((len(x), 4), key="softmax")
+
+    assert [question.sizes for question in tuning._questions(softmax, {"x": [1, 2]})] == [(2, 4)]
+    assert tuning._asked.get() is None
