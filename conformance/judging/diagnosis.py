@@ -108,7 +108,7 @@ def diagnose(
     call = call if call is reading.nothing else cache(call)
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
-    matching = held_again(contract, case, matching, call) if matching else {}
+    matching = held_again(contract, case, matching, call)
     matching = {
         name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
         for name, mutants in matching.items()

@@ -149,6 +149,14 @@ def test_a_later_change_is_seen_when_it_is_asked_for_and_not_before(start):
     assert first.max() == 103 and second.max() == 3
 
 
+def test_an_output_that_is_dropped_is_told_once(start):
+    there = start(lambda x: x + 1)
+    for _ in range(2):
+        there.call({"x": x_of(2, 2)})
+        gc.collect()
+    assert len(there._released) == 1  # that of the latest call
+
+
 def test_outputs_that_are_dropped_here_are_released_there(start):
     alive = []
 

@@ -54,3 +54,10 @@ def test_an_output_that_must_be_absent():
 def test_the_words_for_arrays_of_another_library():
     (found,) = problems("y", 3, library_type="numpy.ndarray", type_name=lambda value: f"the number {value}")
     assert found.message == "y: expected a numpy.ndarray, got the number 3"
+
+
+def test_memory_overlaps_from_the_first_element_to_the_last():
+    apart, after = MEMORY[:10:5], MEMORY[6:8]
+    assert not outputs.overlap(apart, after) and not outputs.overlap(after, apart)
+    assert outputs.overlap(apart, MEMORY[5:6]) and outputs.overlap(MEMORY[3:4], apart)
+    assert not outputs.overlap(MEMORY[:0], MEMORY)

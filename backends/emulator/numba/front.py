@@ -78,7 +78,7 @@ def launch_compiled(
     arguments: Sequence[Any],
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    shared: int = 0,
+    shared: int,
     cooperative: bool | None = None,
 ) -> None:
     """Run a kernel that is compiled for the types `kinds` on arguments that can be taken for these."""

@@ -65,8 +65,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
     """Memory that holds no number yet: NaN in every float type."""
     made = np.empty(shape, dtype=dtype, order=order)  # type: ignore[call-overload]
-    if made.dtype.itemsize:
-        made.reshape(-1, order="A").view(np.uint8)[...] = 0xFF
+    made.reshape(-1, order="A").view(np.uint8)[...] = 0xFF
     return made.view(DeviceArray)
 
 

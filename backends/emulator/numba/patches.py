@@ -105,8 +105,6 @@ def no_parameter_types(self: Any, *args: Any) -> Any:
 
 def _check(builder: Any, data: Any, index: Any, extent: Any, axis: int) -> None:
     """A report if `index` lies outside 0 to `extent` - 1: numba-cuda itself checks nothing."""
-    if index.type != _I64:
-        index = builder.sext(index, _I64) if index.type.width < 64 else builder.trunc(index, _I64)
     kind = ir.FunctionType(ir.VoidType(), (_POINTER, _I64, _I64, _I32, _I64))
     report = cgutils.get_or_insert_function(builder.module, kind, "ts_out_of_range")
     with cgutils.if_unlikely(builder, builder.icmp_unsigned(">=", index, extent)):

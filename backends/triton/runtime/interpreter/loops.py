@@ -12,7 +12,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle
 
 from touchstone.backends.triton.runtime.interpreter import choices
-from touchstone.backends.triton.runtime.interpreter.registry import repair, transformers
+from touchstone.backends.triton.runtime.interpreter.registry import repair
 
 
 @repair("loops", "a loop variable has the type its bounds promote to; Python's max and min take tiles", "triton#9171")
@@ -49,7 +49,6 @@ def _loops() -> None:
 
     stock._touchstone_range, stock._touchstone_logical = _typed_range, _logical
     stock._touchstone_extremum, stock._touchstone_assigned = _extremum, _assigned
-    transformers.add(Transformer)
     stock.FunctionRewriter.ast_transformer = Transformer()
 
 
