@@ -298,6 +298,9 @@ class Noise(Mode):
             made = ops.in_parts(self, func, args, kwargs)
         if made is not NotImplemented:
             return made
+        anew = ops.out_of_place(func)
+        if anew is not None and (ops.name_of(anew) in rules.RULES or anew in ops.decompositions()):
+            return args[0].copy_(self._run(anew, ops.name_of(anew), args, kwargs))
         made = self._generic(func, name, args, kwargs)
         known = torch.Tag.pointwise in func.tags or name in ops.KNOWN or name in ops.SPECIAL
         if not known and (ops.number_leaves(made) or func._schema.is_mutable):

@@ -74,7 +74,8 @@ LINEAR = DOTS | SUMS | words("avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_poo
 LINEAR_ALGEBRA = words("""
 _linalg_solve_ex linalg_inv_ex _linalg_eigh _linalg_det _linalg_slogdet linalg_lu_factor_ex linalg_qr linalg_cholesky_ex
 linalg_ldl_solve linalg_solve_triangular triangular_solve cholesky_solve linalg_lu_solve _linalg_svd linalg_lstsq
-linalg_householder_product linalg_matrix_exp geqrf ormqr linalg_lu linalg_ldl_factor_ex
+linalg_householder_product linalg_matrix_exp geqrf ormqr linalg_lu linalg_ldl_factor_ex cholesky cholesky_inverse
+linalg_pinv
 """)
 FOURIER = words("_fft_r2c _fft_c2r _fft_c2c")
 # that have a rule for complex numbers, beside views, what rounds nothing, and what torch calls pointwise
@@ -172,6 +173,16 @@ def decompositions() -> dict[Any, Any]:
         for func, made in decomposition_table.items()
         if isinstance(func, torch._ops.OpOverload) and name_of(func) in COMPOSITE
     }
+
+
+@cache
+def out_of_place(func: Any) -> Any:
+    """What an op that writes its first operand gives anew: `lerp` of `lerp_`; None where there is no such op."""
+    packet = getattr(torch.ops.aten, name_of(func).removesuffix("_"), None)
+    if not func._schema.is_mutable or packet is None or func._overloadname not in packet.overloads():
+        return None
+    found = getattr(packet, func._overloadname)
+    return None if found._schema.is_mutable else found
 
 
 @cache

@@ -623,3 +623,30 @@ def test_a_function_may_lean_the_same_way_in_every_step():
     found = sampled(product, [x])
     right, wrong = (within(found, 0, product(x.double(), lean), torch.float64) for lean in (2.0**-22, 2.0**-18))
     assert right < 1 < wrong
+
+
+IN_PLACE = {  # an op that writes its first operand, and the same anew
+    "lerp_": (lambda x, y, z: x.clone().lerp_(y, z), lambda x, y, z: x.lerp(y, z)),
+    "addcmul_": (lambda x, y, z: x.clone().addcmul_(y, z), lambda x, y, z: x.addcmul(y, z)),
+    "addmm_": (lambda x, y, z: x.clone().addmm_(y, z), lambda x, y, z: x.addmm(y, z)),
+    "cumsum_": (lambda x, y, z: (y * z).cumsum_(0), lambda x, y, z: (y * z).cumsum(0)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_is_written_in_place_is_off_by_as_much_as_anew(name):
+    x, y, z = drawn((30, 30), (30, 30), (30, 30))
+    values = [x, -x * (1 + 1e-3 * y), 0.5 + 1e-3 * z] if name == "lerp_" else [x, y, z]  # whose results cancel
+    written, anew = (sampled(function, values) for function in IN_PLACE[name])
+    assert not written.unknown
+    assert 0.7 < float(written.sigma[0].mean() / anew.sigma[0].mean()) < 1.4
+    assert within(written, 0, IN_PLACE[name][0](*values)) <= 1
+
+
+@pytest.mark.parametrize("function", [torch.linalg.cholesky, torch.cholesky, torch.linalg.pinv, torch.cholesky_inverse])
+def test_factors_and_inverses_of_a_matrix_are_off_as_its_condition_says(function):
+    (x,) = drawn((20, 20))
+    matrix = x @ x.mT + 0.01 * torch.eye(20)
+    found = sampled(function, [matrix])
+    assert not found.unknown
+    assert 1e-3 < within(found, 0, function(matrix)) <= 1
