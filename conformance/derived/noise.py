@@ -186,10 +186,14 @@ class Noise(Mode):
         self._depth = 0
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
 
+    def draw(self) -> int:
+        """A number that is another one at each place of each run."""
+        return self._chance.getrandbits(62)
+
     # errors
     def error(self, values: torch.Tensor, function: str | None = None) -> torch.Tensor:
         """An error in units for each element; `function` names the one whose result they are."""
-        key, above = self._chance.getrandbits(62), self._chance.random() < 0.5
+        key, above = self.draw(), self._chance.random() < 0.5
         if function is not None:
             if function not in self._leans:
                 self._leans[function] = self._signs.random() < 0.5

@@ -460,4 +460,27 @@ def _linear_algebra(noise, func, args, kwargs):
         places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
         return t + size * noise.error(places)
 
-    return mapped(noise.spoil, func(*mapped(off, tuple(args)), **kwargs))
+    found = func(*mapped(off, tuple(args)), **kwargs)
+    if name_of(func) in ("_linalg_svd", "_linalg_eigh"):
+        found = _turned(noise, *found)
+    return mapped(noise.spoil, found)
+
+
+def _turned(noise: "Noise", *found: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Singular vectors or eigenvectors with other signs, of which any will do; those of U and Vh for one value have the
+    same. Those beyond the values may be any basis of what is left."""
+    random = torch.Generator().manual_seed(noise.draw())
+    values, left = (found[1], found[0]) if len(found) == 3 else found
+    signs = torch.randint(0, 2, values.shape, generator=random).to(values) * 2 - 1
+    left = _with_signs(left, signs, random)
+    if len(found) == 2:
+        return values, left
+    return left, values, _with_signs(found[2].mT, signs, random).mT
+
+
+def _with_signs(vectors: torch.Tensor, signs: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    if not vectors.numel():
+        return vectors
+    known, rest = vectors.tensor_split([signs.shape[-1]], dim=-1)
+    turn = torch.linalg.qr(torch.randn(rest.shape[-1], rest.shape[-1], generator=random, dtype=vectors.dtype)).Q
+    return torch.cat([known * signs.unsqueeze(-2), rest @ turn], -1)

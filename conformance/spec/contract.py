@@ -17,7 +17,7 @@ import torch
 
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.returned import kind_of, strange
+from touchstone.conformance.spec.returned import is_plain_sequence, kind_of, strange
 
 GRID_LIMIT = 65535  # blocks along the y and the z axis of a grid
 STARTED = 500  # multiply-adds that a program's start stands for, where programs run one after another
@@ -513,7 +513,7 @@ class Contract:
         A function judged on some outputs may return only those, in the contract's order.
         """
         several = issubclass(type(returned), (tuple, list))
-        if several and type(returned) not in (tuple, list):
+        if several and not is_plain_sequence(type(returned)):
             return f"returned {kind_of(returned)}; expected a tuple or a list itself"
         names = list(self.outputs)
         some = [name for name in names if judged is None or name in judged]

@@ -13,6 +13,15 @@ SAID, SHOWN = 4096, 100  # characters of a message and of a name
 COMPILERS = "_dynamo_"  # attributes that torch.compile leaves; others may stand in the place of a method
 
 
+# what torch's functions of several results return: types that nobody can change or derive from
+_RESULTS = tuple(kind for kind in vars(torch.return_types).values() if isinstance(kind, type))
+
+
+def is_plain_sequence(kind: type) -> bool:
+    """Whether a type is that of tuples, of lists, or one of torch.return_types. None of them runs an author's code."""
+    return any(kind is known for known in (tuple, list, *_RESULTS))
+
+
 def kind_of(value: Any) -> str:
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

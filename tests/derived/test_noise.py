@@ -650,3 +650,27 @@ def test_factors_and_inverses_of_a_matrix_are_off_as_its_condition_says(function
     found = sampled(function, [matrix])
     assert not found.unknown
     assert 1e-3 < within(found, 0, function(matrix)) <= 1
+
+
+def test_singular_vectors_and_eigenvectors_may_have_either_sign():
+    (x,) = drawn((9, 5))
+    found = sampled(lambda x: torch.linalg.svd(x, full_matrices=False), [x])
+    assert bool(found.unstable[0].all() and found.unstable[2].all()) and not found.unstable[1].any()
+    whole = sampled(lambda x: torch.linalg.svd(x), [x])  # of which the last vectors may be any basis of what is left
+    assert float(whole.sigma[0][:, 5:].min()) > 1e-3
+    symmetric = x.mT @ x
+    found = sampled(torch.linalg.eigh, [symmetric])
+    assert bool(found.unstable[1].all()) and not found.unstable[0].any()
+
+
+def rebuilt(x, turn=1):
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    return (turn * u * s) @ (turn * vh)
+
+
+def test_what_does_not_depend_on_the_signs_of_vectors_is_determined():
+    (x,) = drawn((9, 5))
+    for function in (rebuilt, lambda x: (lambda v: v @ v.mT)(torch.linalg.eigh(x @ x.mT)[1][:, -2:])):
+        found = sampled(function, [x])
+        assert not found.unstable[0].any() and float(found.sigma[0].max()) < 1e-5
+    assert within(sampled(rebuilt, [x]), 0, rebuilt(x, -1)) <= 1

@@ -133,6 +133,14 @@ def test_what_is_no_plain_tensor_is_a_finding(name):
     assert re.search(message, str(report)), str(report)
 
 
+def test_what_torch_returns_several_results_in_is_a_tuple():
+    def kernel(x):
+        return torch.return_types.max((softmax(x), torch.logsumexp(x.float(), -1)))
+
+    narrow = {"dtypes": ["float32"], "where": lambda case: 0 < case.size["rows"] < 4, "isolate": "none"}
+    assert check("online_softmax", kernel, device="cpu", level="quick", **narrow).passed
+
+
 @pytest.mark.parametrize("made", [lambda y: y, lambda y: (y,), lambda y: [y], compiled])
 def test_plain_tensors_pass_alone_and_in_tuples_and_lists(made):
     assert judged(lambda x: made(softmax(x))).passed

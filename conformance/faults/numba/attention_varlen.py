@@ -29,7 +29,7 @@ class Fault(IntEnum):
 @cuda.jit
 def _rows_kernel(q, k, v, cu_q, cu_k, parts, o, lse, scale, causal, fault):
     total, heads, dim, kv_heads = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
-    row, h = cuda.blockIdx.x, cuda.blockIdx.y
+    row, h = cuda.blockIdx.x // heads, cuda.blockIdx.x % heads
     reader = h % kv_heads if fault == Fault.heads_modulo else h // (heads // kv_heads)
     sequences, b = cu_q.shape[0] - 1, 0
     while b < sequences and cu_q[b + 1] <= row:
@@ -80,7 +80,7 @@ def _rows(q, k, v, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None, fault:
         parts = torch.empty(q.shape, dtype=torch.float32)
         factor = np.float32(1 / math.sqrt(D) if scale is None else scale)
         operands = (q, k, v, cu_q, cu_k, parts, o, lse.view(-1), factor, causal)
-        launch(Fault, fault, _rows_kernel, (Tq, Hq), 32, *operands)
+        launch(Fault, fault, _rows_kernel, Tq * Hq, 32, *operands)
     return o, lse
 
 

@@ -16,7 +16,9 @@ def _tiles_kernel(
     q_ptr, k_ptr, v_ptr, cu_q_ptr, cu_k_ptr, o_ptr, lse_ptr, q_strides, k_strides, v_strides, cu_q_row, cu_k_row, scale,
     B, Tq, Tk, Hq, Hkv, D, CAUSAL: tl.constexpr, FAULT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    b, h, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tiles = tl.cdiv(Tq, TILE)
+    tile, pair = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    b, h = pair // Hq, pair % Hq
     reader = h // (Hq // Hkv)
     if FAULT == "heads_modulo":
         reader = h % Hkv
@@ -96,7 +98,7 @@ def _tiles(q, k, v, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None, fault
         strides = (q.stride(), k.stride(), v.stride(), cu_q.stride(0), cu_k.stride(0))
         options = (1 / math.sqrt(D) if scale is None else scale, N - 1, Tq, Tk, Hq, Hkv, D)
         width = max(16, triton.next_power_of_2(D))
-        _tiles_kernel[(N, Hq, triton.cdiv(Tq, 16))](
+        _tiles_kernel[(triton.cdiv(Tq, 16) * N * Hq,)](
             q, k, v, cu_q, cu_k, o, lse, *strides, *options, CAUSAL=causal, FAULT=fault, TILE=16, WIDTH=width
         )
     return o, lse
