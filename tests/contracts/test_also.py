@@ -1057,6 +1057,29 @@ def outputs_beyond(op: str) -> list[tuple[str, int, str]]:
     return found
 
 
+def times_the_length(centred: bool):
+    """A norm's gradient as torch's CUDA kernel has it: the row's length times dy·weight, less sums over the row, all
+    divided by the length at last."""
+
+    def fn(x, weight, dy, *, mean=None, rstd=None, eps=1e-5 if centred else 1e-6):
+        n, g = x.shape[1], dy.float() * weight.float()
+        from_mean = x.float() - (x.float().mean(-1, keepdim=True) if centred else 0)
+        r = (from_mean.square().mean(-1, keepdim=True) + eps).rsqrt()
+        normalised = from_mean * r
+        less = normalised * (g * normalised).sum(-1, keepdim=True) + (g.sum(-1, keepdim=True) if centred else 0)
+        dx, dweight, dbias = r / n * (n * g - less), (dy.float() * normalised).sum(0), dy.float().sum(0)
+        found = dx.to(x.dtype), dweight.to(x.dtype), dbias.to(x.dtype)
+        return found if centred else found[:2]
+
+    return fn
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["layer_norm_backward", "rms_norm_backward"])
+def test_a_gradient_from_a_row_times_its_length_stays_within_float32(op, dtype):
+    assert judged(op, f"{BEYOND_LARGEST}_{dtype}", times_the_length(op.startswith("layer"))) == PASSED
+
+
 @pytest.mark.parametrize("op", sorted({*OPS} - {*NONE_BEYOND}))
 def test_the_largest_number_in_place_of_an_infinity_is_found_in_each_output(op):
     contract, found = registry.contract(op), outputs_beyond(op)
