@@ -6,12 +6,23 @@ from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_rows import invalid_calls
 from touchstone.conformance.contracts._moved import BITS, families, moved, relabels
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Also, Int64Index, Operand, Output, Property, Regular, each_of_one
+from touchstone.conformance.spec.contract import (
+    GRID_LIMIT,
+    Also,
+    Int64Index,
+    Operand,
+    Output,
+    Property,
+    Regular,
+    each_of_one,
+)
 from touchstone.reference.transpose import torch_transpose
 
 SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (7, 1), (300, 257), (8209, 5), (5, 8209)]
 REGULAR = [(64, 64), (128, 64), (64, 128), (256, 64), (32, 256), (128, 128), (1024, 64), (64, 1024)]
 REGULAR += [(16, 512), (192, 128)]
+TALL = 32 * GRID_LIMIT + 5  # more than tiles of 32 along an axis of a grid that ends there
+BEYOND_GRID = [(69001, 3), (3, 69001), (TALL, 2), (2, TALL)]
 
 
 def _twice_is_itself(call, arguments, outputs, case):
@@ -33,7 +44,7 @@ contract = moved(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     aligned=[{"rows": 64, "cols": 32}],
     regular=Regular([{"rows": rows, "cols": cols} for rows, cols in REGULAR]),
-    beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
+    beyond_grid=[{"rows": rows, "cols": cols} for rows, cols in BEYOND_GRID],
     also={"many_tiles": Also({"rows": 1031, "cols": 1033}, dtype="float16"), **each_of_one({"rows": 3, "cols": 33})},
     int64_index=Int64Index({"rows": 2**14 + 8, "cols": 2**17 + 3}, rows={"x": 1}),
     values=families("x"),
