@@ -149,6 +149,14 @@ def outlier(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     return x
 
 
+def first_far_off(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """The first element of every row, or group, is far from the others: moments about it in place of the mean lose
+    digits in proportion to the row's length, and not to its root."""
+    x = draw.normal(shape)
+    x.view(shape[0], draw.param.get("groups", 1), -1)[..., 0] = 1e4
+    return x
+
+
 def with_largest_weight(family: Family) -> Family:
     """A family of `outlier`s, whose weight there is near the largest number."""
 
@@ -165,7 +173,7 @@ def with_largest_weight(family: Family) -> Family:
 def beyond_largest_sums(draw: Draw) -> dict[str, torch.Tensor | None]:
     """Gradients of the last column alone, of one sign as x̂ is there: sums over rows are beyond the largest number. In
     float16 rows of small x, whose dx is so there too; in bfloat16 a factor of dx on the way would be beyond float32, and
-    a weight keeps dx so small that the row's length times dy·weight, with which torch's own kernel begins, is not."""
+    a small weight keeps the row's length times dy·weight, with which torch's own kernel begins, within it."""
     narrow = draw.dtype is torch.float16
     scale, of_last = (2.0**-6, 1.0) if narrow else (1.0, 2.0**-10)
     x = draw.normal(draw.shape("x"), scale)

@@ -317,6 +317,24 @@ def a_sum_of_a_little_more(fn):
     return wrong
 
 
+def about_the_first(fn):
+    """Moments of a row, or of a group, are added up about its first element, in one pass."""
+
+    def wrong(*args, **kwargs):
+        given = by_name(fn, args, kwargs)
+        h = given["x"].float() + (given["residual"].float() if "residual" in given else 0)
+        rows = h.reshape(len(h), given.get("groups", 1), -1)
+        less = rows - rows[..., :1]
+        mean = less.mean(-1, keepdim=True)
+        variance = (less.square().mean(-1, keepdim=True) - mean * mean).clamp_min(0)
+        normalised = ((less - mean) * (variance + given.get("eps", 1e-5)).rsqrt()).reshape(h.shape)
+        weight, bias = (given[name].reshape(-1, *[1] * (h.ndim - 2)) for name in ("weight", "bias"))
+        y = normalised * weight + bias
+        return (y, h) if "residual" in given else y
+
+    return wrong
+
+
 def without_the_last_tile(x):
     """Where there are whole tiles of 256 rows, the last 128 are 0; of (T, H, D) and of (B, H, S, D)."""
     axis = x.ndim - 2 if x.ndim == 4 else 0
@@ -918,6 +936,7 @@ WRONG = [
     *(("reduce_rows", f"power_of_two_{n}", changed(x=without_the_last(32, 1))) for n in POWERS),
     *(("reduce_rows", f"power_of_two_{n}_rows", changed(x=without_the_last(32, 0))) for n in POWERS),
     *((op, f"large_squares_{dtype}", changed(x=up_to_256)) for op in NORMS.split() for dtype in DTYPES),
+    *((op, "first_far_off", about_the_first) for op in ("layer_norm", "add_layer_norm", "group_norm")),
     ("mlp", "one_N", changed(b2=torch.zeros_like)),
     *(("mlp", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDH"),
     *(("mlp_backward", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDHN"),
