@@ -172,8 +172,8 @@ def with_largest_weight(family: Family) -> Family:
 
 def beyond_largest_sums(draw: Draw) -> dict[str, torch.Tensor | None]:
     """Gradients of the last column alone, of one sign as x̂ is there: sums over rows are beyond the largest number. In
-    float16 rows of small x, whose dx is so there too; in bfloat16 a factor of dx on the way would be beyond float32, and
-    a small weight keeps the row's length times dy·weight, with which torch's own kernel begins, within it."""
+    float16 rows of small x, whose dx is so there too; in bfloat16 a factor of dx on the way would be beyond float32,
+    and a small weight keeps the row's length times dy·weight, with which torch's own kernel begins, within it."""
     narrow = draw.dtype is torch.float16
     scale, of_last = (2.0**-6, 1.0) if narrow else (1.0, 2.0**-10)
     x = draw.normal(draw.shape("x"), scale)
