@@ -56,14 +56,13 @@ def test_there_are_more_rows_than_a_grid_has_blocks_along_y(op):
     assert all(contract.work(case) > 2e7 for case in beyond)  # more than an interpreter or emulator is given
 
 
-@pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("side", [16, 32])
-def test_there_are_more_tiles_to_transpose_than_a_grid_has_blocks_along_y(side, axis):
+def test_there_are_more_tiles_to_transpose_than_a_grid_has_blocks_along_y(side):
     contract = registry.contract("transpose")
 
     def on_a_grid(x):
         y = x.t().contiguous()
-        y.movedim(1 - axis, 0)[65535 * side :] = 0
+        y[:, 65535 * side :] = 0
         return y
 
     cases = [case for case in plan(contract, "quick").cases if contract.is_beyond_grid(case)]
