@@ -10,11 +10,11 @@ from touchstone.conformance.faults import Kernel, known_good, mutant, plant
 from touchstone.conformance.faults._rows import LOADS, STORES
 
 
-def weights_of(lse):
+def weights_of(lse, exp=torch.exp):
     """The weights of the parts, which their largest has as 1, and the lse of all."""
     m = lse.amax(0) if len(lse) else lse.new_full(lse.shape[1:], -math.inf)
     shift = torch.where(m.isneginf(), 0.0, m)  # no part has a key
-    weights = torch.exp(lse - shift)
+    weights = exp(lse - shift)
     return weights, shift + torch.log(weights.sum(0))
 
 
@@ -123,6 +123,12 @@ def base_2(o, lse):
     """lse is taken for a logarithm to base 2"""
     merged, of_all = merge_states(o, lse * math.log(2))
     return merged, of_all / math.log(2)
+
+
+@mutant("scale")
+def base_2_without_log2e(o, lse):
+    """exp2 takes the place of exp, and its argument is not multiplied by log2(e)"""
+    return merge_states(o, lse, weigh=partial(weights_of, exp=torch.exp2))
 
 
 @mutant("scale")

@@ -27,7 +27,7 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
-MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which a small one is explained, and of such a small one
+MUCH = 3e5  # work of a case before which a small one is explained
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
@@ -94,12 +94,8 @@ def _explain_a_small_case(
 ) -> set[str]:
     """The changes that explain a plain case of little work, with the parameters of a case of much work: these are
     tried first there."""
-    plain_values = next(iter(contract.values))
-    plain = [plain_case(contract, case.dtype, plain_values, case.seed, size) for size in contract.sizes]
-    for small in sorted((replace(one, params=case.params) for one in plain), key=contract.work):
-        if not small.filled or not contract.valid(small) or contract.work(small) < LEAST_WORK:
-            continue
-        if contract.work(small) > reading.LITTLE or (values := call(small)) is None:
+    for small in reading.of_little_work(contract, case):
+        if (values := call(small)) is None:
             break
         inputs = contract.build(small)
         given, seen = _Given(contract.expected(inputs), values, small, output), Run()

@@ -32,6 +32,7 @@ SECONDS = 2.0  # for each search for a hint
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
+MUCH = 3e5  # work of a case above which mutants are first run on one of little
 ANOTHER_SIZE = 4e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
@@ -107,7 +108,7 @@ def diagnose(
     causes = causes or {}
     call = call if call is reading.nothing else cache(call)
     look = mutants and not causes.keys() >= failed.keys()
-    matching = matching_mutants(contract, case, got, expected, verdicts, seconds) if look else {}
+    matching = matching_mutants(contract, case, got, expected, verdicts, seconds, call) if look else {}
     matching = held_again(contract, case, matching, call)
     matching = {
         name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
@@ -140,9 +141,14 @@ def diagnose(
                 if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
                     said = None
                     if mutants:
+                        misread = partial(
+                            reading.misread, contract, case, name, got[name], verdict.bad, seconds, call, passed
+                        )
+                        beside = {n: (got[n], v.bad) for n, v in failed.items() if n != name and v.bad is not None}
                         said = (
-                            reading.misread(contract, case, name, got[name], verdict.bad, seconds, call, passed)
+                            misread(beside)
                             or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
+                            or (misread() if beside else None)
                             or kept()
                         )
                     if said is None:
@@ -173,20 +179,28 @@ def matching_mutants(
     expected: Mapping[str, Expected | None],
     verdicts: Mapping[str, Verdict],
     seconds: float = SECONDS,
+    call: reading.Call = reading.nothing,
 ) -> dict[str, list[Planted]]:
     """By wrong output, the mutants whose answer on this case is `got`: the op's own, the closest first.
 
     Those that give `got` in every output, where there are any that give this output; else those that give it in this
-    one, wrong or right in others: each output may be wrong for a reason of its own.
+    one, wrong or right in others: each output may be wrong for a reason of its own. Of a case of much work those come
+    first that give what the kernel gives, by `call`, on one of little.
     """
     if contract.work(case) > WORK_LIMIT:
         return {}
     end = time.monotonic() + seconds
     wrong = [name for name, verdict in verdicts.items() if not verdict.ok]
     found: dict[str, list[tuple[bool, bool, float, int, Planted]]] = {name: [] for name in wrong}
-    for position, mutant in enumerate(registry.planted(contract.name)):
-        if mutant.is_known_good or mutant.backend or mutant.kind in NOT_COMPARED or case.dtype not in mutant.dtypes:
-            continue
+    tried = [
+        (position, mutant)
+        for position, mutant in enumerate(registry.planted(contract.name))
+        if not (mutant.is_known_good or mutant.backend or mutant.kind in NOT_COMPARED) and case.dtype in mutant.dtypes
+    ]
+    if contract.work(case) > MUCH:
+        likely = _of_a_small_case(contract, case, [mutant for _, mutant in tried], wrong, call, end - seconds / 2)
+        tried.sort(key=lambda one: one[1] not in likely)
+    for position, mutant in tried:
         if time.monotonic() > end:
             break
         theirs = _given_by(mutant, contract, case)
@@ -206,6 +220,37 @@ def matching_mutants(
         matches.sort(key=lambda match: match[:4])
         named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:NAMED]
     return named
+
+
+def _of_a_small_case(
+    contract: Contract, case: Case, mutants: Sequence[Planted], outputs: Sequence[str], call: reading.Call, end: float
+) -> list[Planted]:
+    """The mutants that give one of some outputs as the kernel does on the first plain case of little work, with the
+    parameters of `case`, on which it is wrong."""
+    for small in reading.of_little_work(contract, case):
+        if (values := call(small)) is None:
+            return []
+        expected = contract.expected(contract.build(small))
+        verdicts = {
+            name: compare.compare(values[name], right, case.torch_dtype, exact(contract, small, name))
+            for name in outputs
+            if (right := expected[name]) is not None
+            and isinstance(values.get(name), torch.Tensor)
+            and values[name].shape == right.answer.shape
+        }
+        verdicts = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
+        if not verdicts:
+            continue
+        found = []
+        for mutant in itertools.takewhile(lambda _: time.monotonic() < end, mutants):
+            theirs = _given_by(mutant, contract, small) or {}
+            if any(
+                _distance(small, exact(contract, small, n), values[n], expected[n], v, theirs.get(n)) is not None
+                for n, v in verdicts.items()
+            ):
+                found.append(mutant)
+        return found
+    return []
 
 
 def _given_by(mutant: Planted, contract: Contract, case: Case) -> Mapping[str, Any] | None:

@@ -31,6 +31,7 @@ LEAST = 3  # wrong elements of which something can be said
 APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
 LITTLE = 1e6  # work of a case of another size, on which several changes are told apart
+LEAST_WORK = 1e4  # and the least of a case in whose place one of much work is explained
 NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
 OTHER_SIZES = 3  # in which they are
 SHOWN = 3  # heads that are named
@@ -43,6 +44,14 @@ def nothing(case: Case) -> None:
 def again(case: Case) -> Case:
     """The same case with other values."""
     return replace(case, seed=case.seed + 1)
+
+
+def of_little_work(contract: Contract, case: Case) -> list[Case]:
+    """Plain cases with the parameters of a case whose work is little, but not next to nothing: the least first."""
+    plain = next(iter(contract.values))
+    every = [plain_case(contract, case.dtype, plain, case.seed, size) for size in contract.sizes]
+    fit = [one for one in (replace(one, params=case.params) for one in every) if one.filled and contract.valid(one)]
+    return sorted((one for one in fit if LEAST_WORK <= contract.work(one) <= LITTLE), key=contract.work)
 
 
 def tells(got: torch.Tensor, bad: torch.Tensor, call: Call) -> bool:
@@ -71,9 +80,11 @@ def misread(
     seconds: float,
     call: Call = nothing,
     earlier: Sequence[Case] = (),
+    beside: Mapping[str, tuple[torch.Tensor, torch.Tensor]] | None = None,
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
-    so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept."""
+    so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept; `beside` are other
+    outputs, each with where it is wrong, which such a change has to explain too."""
     if contract.work(case) > WORK_LIMIT or not tells(got, bad, call):
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
@@ -92,6 +103,8 @@ def misread(
         theirs = _answer(contract, case, output, change)
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
+            continue
+        if not all(_explains(contract, case, name, change, *wrong) for name, wrong in (beside or {}).items()):
             continue
         few = int(bad.sum()) < LEAST
         if all(_holds(contract, o, output, change, where, further(o), few) for o in others(contract, case, bad)):
@@ -446,6 +459,14 @@ def _explained(answer: Expected, got: torch.Tensor, bad: torch.Tensor, case: Cas
         if not bool(wrong.all()) and not bool(off.movedim(axis, 0)[wrong].any()):
             return axis, wrong
     return None
+
+
+def _explains(
+    contract: Contract, case: Case, output: str, change: Change, got: torch.Tensor, bad: torch.Tensor
+) -> bool:
+    """Whether a change explains where another output is wrong."""
+    theirs = _answer(contract, case, output, change)
+    return theirs is not None and _explained(theirs, got.cpu(), bad.cpu(), case) is not None
 
 
 def _apart(theirs: Expected, right: Expected | None, bad: torch.Tensor, case: Case) -> bool:

@@ -12,7 +12,7 @@ from touchstone.conformance.spec.contract import Case, From
 FAILING, PASSING = 2, 4  # fewest cases of which something is said
 FAR = 4  # times all sizes that pass: one case tells
 CHANCE = 0.05  # that so many cases have something in common without a reason, at most
-CHANCE_OF_SHARED = 0.01  # the same of something that cases which pass have too
+CHANCE_OF_SHARED = 0.02  # the same of any of the things looked at, which cases that pass have too
 SHARE = 0.5  # of the cases that pass, which may have it too
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
@@ -50,7 +50,9 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
 
     def tells(trait: Trait) -> bool:
         chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
-        return trait.far or (len(wrong) >= FAILING and chance <= (CHANCE_OF_SHARED if trait.passing else CHANCE))
+        if trait.passing:  # one of many traits that are looked at is easily shared by so many
+            return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_SHARED
+        return trait.far or (len(wrong) >= FAILING and chance <= CHANCE)
 
     found = [trait for trait in _traits(wrong, right) if tells(trait)]
     found.sort(key=lambda trait: trait.passing)
@@ -90,6 +92,11 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
         if alone:
             among = f" (or of {alone[-1]})" if len(alone) > 1 else ""
             yield Trait(f"{name} no multiple of {alone[0]}{among}", 0)
+
+
+def _looked_at(case: Case) -> int:
+    """How many traits are looked at: two bounds of each size, and what a case has apart from sizes."""
+    return 2 * len(_numbers(case)) + len(_words(case))
 
 
 def _words(case: Case) -> list[str]:

@@ -296,6 +296,61 @@ def test_comparing_stops_when_time_is_up():
     assert time.monotonic() - start < 3
 
 
+def test_of_a_large_case_the_faults_that_explain_a_small_one_come_first(monkeypatch):
+    """The time is up before all of many slow ones have been run on it."""
+
+    def slow(x):
+        time.sleep(0.05 if x.numel() > 1e5 else 0)
+        return softmax(x)
+
+    def sought(x):
+        return softmax(x) * 1.5
+
+    case, called = case_of(400, 1031), []
+    mutants = [*([planted("slow", slow)] * 60), planted("sought", sought)]
+
+    def call(small):
+        called.append(small)
+        return {"y": sought(SOFTMAX.build(small).arguments["x"])}
+
+    monkeypatch.setattr(registry, "planted", lambda op: mutants)
+    got, expected = {"y": sought(SOFTMAX.build(case).arguments["x"])}, SOFTMAX.expected(SOFTMAX.build(case))
+    verdicts = {"y": compare.compare(got["y"], expected["y"], case.torch_dtype)}
+
+    def named(call):
+        found = diagnosis.matching_mutants(SOFTMAX, case, got, expected, verdicts, 1.0, call)
+        return [mutant.name for mutant in found["y"]]
+
+    assert named(call) == ["sought"] and [SOFTMAX.work(one) <= 1e6 for one in called] == [True]
+    assert named(lambda small: None) == []  # it cannot be called
+    assert named(lambda small: {"y": softmax(SOFTMAX.build(small).arguments["x"])}) == []  # right on small ones
+
+
+def test_what_leaves_another_output_unexplained_is_named_last(monkeypatch):
+    """With a mask from the top left one query sees the first key alone: its o is as if every value were the first, but
+    not its lse."""
+    contract = registry.contract("attention")
+    case = plain_case(
+        contract, "float32", "normal", size={**contract.sizes[0], "B": 2, "Hq": 1, "Hkv": 1, "Sq": 1, "Sk": 37, "D": 17}
+    )
+    case = replace(case, params=(("causal", True), ("scale", None)))
+
+    def call(case):
+        q, k, v = (contract.build(case).exact[name] for name in "qkv")
+        s = torch.ones(q.shape[2], k.shape[2]).tril().log() + q @ k.mT * q.shape[-1] ** -0.5
+        return {"o": (s.softmax(-1) @ v).float(), "lse": s.logsumexp(-1).float()}
+
+    def told():
+        return diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0, call=call)["o"]
+
+    monkeypatch.setattr(registry, "planted", lambda op: [])
+    got, expected = call(case), contract.expected(contract.build(case))
+    verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
+    assert "from the top left" in (text := told()) and "the first Sk of v" not in text
+    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: None)
+    assert "as if the first Sk of v were every one" in told()
+
+
 def test_a_large_case_is_not_compared(monkeypatch):
     monkeypatch.setattr(diagnosis, "WORK_LIMIT", 10)
     assert "(mutant " not in diagnose(lambda x: softmax(x) * 1.005, case_of())

@@ -83,6 +83,21 @@ def test_groups_of_heads():
     assert "Hq/Hkv from 3 on (right up to 2)" in told(lambda c: c.size["Hq"] > 2 * c.size["Hkv"], cases)
 
 
+def test_of_many_things_one_is_shared_by_chance():
+    """What 11 cases have, and 11 of 29 that pass, tells nothing where so many things were looked at."""
+    rope, softmax = (registry.contract(op) for op in ("rope", "softmax"))
+
+    def many(contract, letter, count, large):
+        plain = plain_case(contract, "float32", "normal", size=contract.sizes[0])
+        sizes = [{**plain.size, letter: 40 + i if i < large else 2} for i in range(count)]
+        return [plain_case(contract, "float32", "normal", size=size) for size in sizes]
+
+    assert common.in_common(many(rope, "B", 11, 11), many(rope, "B", 29, 11)) is None
+    assert "but only 11 of 29 that pass: rows from" in common.in_common(
+        many(softmax, "rows", 11, 11), many(softmax, "rows", 29, 11)
+    )
+
+
 @pytest.mark.parametrize("isolate", ["none", "auto"])
 def test_a_report_says_it_once_of_each_root_cause(isolate):
     def fn(x):
