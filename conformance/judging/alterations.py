@@ -85,6 +85,34 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
     yield from _confused(plain)
 
 
+class Number(NamedTuple):
+    """A number that is an argument of operations which stand in one place."""
+
+    shown: str
+    value: float
+    place: str
+    sites: tuple[Site, ...]
+
+    def alteration(self, other: float) -> Alteration:
+        """Another number in its place."""
+        text = f"`{self.shown}` were with {other:.8g} in the place of {self.value:.8g} ({self.place})"
+        return Alteration(text, {site: partial(_with_number, other / self.value) for site in self.sites})
+
+
+def of_numbers(plain: Run) -> Iterator[Number]:
+    """The numbers of products, quotients, sums and differences that a reference went through."""
+    places: dict[tuple[Place, str], list[Operation]] = {}
+    for operation in plain.seen.values():
+        places.setdefault((operation.site[0][0], operation.site[1]), []).append(operation)
+    for operations in places.values():
+        site, shown = operations[0].site, expression_of(operations[0].site)
+        numbers = {arg for o in operations for arg in o.args[:2] if isinstance(arg, int | float)}
+        if shown is None or site[1] not in WITH_NUMBERS or len(numbers) != 1:
+            continue
+        if (number := float(numbers.pop())) and math.isfinite(number):
+            yield Number(shown, number, place_of(site), tuple(o.site for o in operations))
+
+
 def _together(plain: Run) -> Iterator[Alteration]:
     """One change of all the means, sums and the like that stand in one line, and of an operation wherever the function
     that it stands in is called from."""
@@ -253,6 +281,7 @@ UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
 IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
 BASES = {"exp": "exp2", "log": "log2"}
+WITH_NUMBERS = ("mul", "div", "rdiv", "add", "sub", "rsub")
 COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from touchstone.conformance.judging import reading
-from touchstone.conformance.judging.alterations import of_operations, of_words
+from touchstone.conformance.judging.alterations import Number, of_numbers, of_operations, of_words
 from touchstone.conformance.judging.operations import Alteration, Run, outputs_of
 from touchstone.conformance.spec import compare
-from touchstone.conformance.spec.budget import EPS, Expected, finite
+from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -31,6 +31,8 @@ MUCH = 3e5  # work of a case before which a small one is explained
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
+DIGITS = range(1, 9)  # of a number that is fitted: the fewest that explain as much
+STEPS, NUDGE = 8, 1e-4  # towards such a number, and by what share of it the slope is taken
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
 
 
@@ -45,25 +47,14 @@ def altered(
 ) -> str | None:
     """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
     kernel gives; for so many seconds at most."""
-    run = of_op(contract)
-    others = reading.others(contract, case, bad)
+    start, search = time.monotonic(), _Search.of(contract, case, output, got, bad, call)
+    if search is None:
+        return None
     work = contract.work(case)
-    if run is None or work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
-        return None
-    start = time.monotonic()
-    judged = contract.expected(contract.build(case))
-    given = _Given(judged, got, case, output)
-    exact = contract.build(case).exact
-    plain = Run()
-    unaltered = outputs_of(contract, run, exact, case, plain)
-    if unaltered is None or not _right(unaltered, judged, case, output):
-        return None
-    further = cache(call)
-    plainest = replace(
-        plain_case(contract, case.dtype, next(iter(contract.values)), case.seed + 1, case.size), params=case.params
+    likely = (
+        _explain_a_small_case(contract, search.run, case, output, call, start + seconds / 2) if work > MUCH else set()
     )
-    likely = _explain_a_small_case(contract, run, case, output, call, start + seconds / 2) if work > MUCH else set()
-    alterations = itertools.chain(of_words(contract, case), of_operations(plain))
+    alterations = itertools.chain(of_words(contract, case), of_operations(search.plain))
     if likely or work > WORK_LIMIT:
         every = list(alterations)
         rest = [a for a in every if a.text not in likely] if work <= WORK_LIMIT else []
@@ -72,21 +63,137 @@ def altered(
     for alteration in alterations:
         if time.monotonic() > start + seconds or len(found) > FOUND:
             break
-        theirs = outputs_of(contract, run, exact, case, Run(alteration))
-        if theirs is None or not given.explained(theirs):
+        theirs = search.outputs(alteration)
+        if theirs is None or not search.given.explained(theirs):
             continue
         if any(torch.equal(theirs[output], other) for other in found.values()):
             continue  # the same numbers in other words
-        values = [further(other) for other in others]
-        if len(others) > 1 and None in values:
-            return None  # too few elements by themselves
-        if not all(_holds(contract, run, alteration, o, output, v) for o, v in zip(others, values, strict=True)):
-            continue
-        if not _refuted(contract, run, alteration, plainest, output, further(plainest)):
+        if search.untold():
+            return None
+        if search.stands(alteration):
             found[alteration.text] = theirs[output]
-    errors = {text: given.error(theirs) for text, theirs in found.items()}
-    found = {text: theirs for text, theirs in found.items() if errors[text] <= AS_NEAR * min(errors.values())}
-    return f"as if {'; or as if '.join(found)}" if 0 < len(found) <= NAMED else None
+    return search.said(found)
+
+
+def another_number(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: Mapping[str, torch.Tensor],
+    bad: torch.Tensor,
+    seconds: float,
+    call: reading.Call = reading.nothing,
+) -> str | None:
+    """The number of the reference in whose place another one, which is fitted, explains an output's wrong elements,
+    `bad`, and refutes nothing of what the kernel gives; for so many seconds at most."""
+    start, search = time.monotonic(), _Search.of(contract, case, output, got, bad, call)
+    if search is None or contract.work(case) > WORK_LIMIT or search.untold():
+        return None
+    found: dict[str, torch.Tensor] = {}
+    for number in of_numbers(search.plain):
+        if time.monotonic() > start + seconds:
+            break
+        fitted = search.fitted(number)
+        for digits in DIGITS if fitted is not None else ():
+            alteration = number.alteration(float(f"{fitted:.{digits}g}"))
+            theirs = search.outputs(alteration)
+            if theirs is not None and search.given.explained(theirs):
+                if search.stands(alteration):
+                    found[alteration.text] = theirs[output]
+                break
+    return search.said(found)
+
+
+class _Search:
+    """What changes of the reference are compared with: what a kernel gives, of which one output is wrong where `bad`
+    is, on this case and on others."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        run: Callable[..., Any],
+        case: Case,
+        output: str,
+        got: Mapping[str, torch.Tensor],
+        bad: torch.Tensor,
+        call: reading.Call,
+    ) -> None:
+        self.contract, self.run, self.case, self.output, self.further = contract, run, case, output, cache(call)
+        self.others = reading.others(contract, case, bad)
+        self.exact, self.plain = contract.build(case).exact, Run()
+        self.given = _Given(contract.expected(contract.build(case)), got, case, output)
+        unaltered = outputs_of(contract, run, self.exact, case, self.plain)
+        self.possible = unaltered is not None and _right(unaltered, self.given.judged, case, output)
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        case: Case,
+        output: str,
+        got: Mapping[str, torch.Tensor],
+        bad: torch.Tensor,
+        call: reading.Call,
+    ) -> "_Search | None":
+        """None where nothing can be compared: there is no reference, or too much work, or too few elements."""
+        run = of_op(contract)
+        if run is None or contract.work(case) > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
+            return None
+        search = cls(contract, run, case, output, got, bad, call)
+        return search if search.possible else None
+
+    def outputs(self, alteration: Alteration) -> dict[str, torch.Tensor] | None:
+        """What the changed reference gives; None where it fails."""
+        return outputs_of(self.contract, self.run, self.exact, self.case, Run(alteration))
+
+    def untold(self) -> bool:
+        """Whether too few elements are wrong to tell anything by themselves, and further calls give nothing."""
+        return len(self.others) > 1 and any(self.further(other) is None for other in self.others)
+
+    def stands(self, alteration: Alteration) -> bool:
+        """Whether a change explains what the kernel gives with other values too, and on a plain case where that is
+        wrong."""
+        contract, case, output = self.contract, self.case, self.output
+        if not all(_holds(contract, self.run, alteration, o, output, self.further(o)) for o in self.others):
+            return False
+        plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed + 1, case.size)
+        plain = replace(plain, params=case.params)
+        return not _refuted(contract, self.run, alteration, plain, output, self.further(plain))
+
+    def fitted(self, number: Number) -> float | None:
+        """The number that comes closest in the place of another, by steps of Newton's method for the sum of the squares
+        of what is left, in units of the budget; None where they come to nothing."""
+        right, at = self.given.right, number.value
+        if right is None or self.given.bad is None:
+            return None
+        value, bad = self.given.got[self.output].cpu().double(), self.given.bad
+        unit = budget(right, self.case.torch_dtype).expand(value.shape)[bad]
+
+        def left(number_there: float) -> torch.Tensor | None:
+            theirs = self.outputs(number.alteration(number_there))
+            if theirs is None or theirs[self.output].shape != value.shape:
+                return None
+            off = (theirs[self.output] - value)[bad] / unit
+            return torch.where(off.isfinite(), off, 0.0)
+
+        for _ in range(STEPS):
+            here, there = left(at), left(at * (1 + NUDGE))
+            if here is None or there is None:
+                return None
+            slope = (there - here) / (at * NUDGE)
+            steepness = slope.square().sum().item()
+            if not steepness > 0 or not math.isfinite(steepness):
+                return None
+            at -= (slope * here).sum().item() / steepness
+            if not math.isfinite(at) or at == 0:
+                return None
+        return at
+
+    def said(self, found: Mapping[str, torch.Tensor]) -> str | None:
+        """The changes that explain it as well as the best does, in words; None where there are none, or many."""
+        errors = {text: self.given.error(theirs) for text, theirs in found.items()}
+        near = [text for text, error in errors.items() if error <= AS_NEAR * min(errors.values())]
+        return f"as if {'; or as if '.join(near)}" if 0 < len(near) <= NAMED else None
 
 
 def _explain_a_small_case(

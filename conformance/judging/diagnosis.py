@@ -151,6 +151,8 @@ def diagnose(
                             or (misread() if beside else None)
                             or kept()
                         )
+                        if said is None and relation is None:
+                            said = altered.another_number(contract, case, name, got, verdict.bad, seconds, call)
                     if said is None:
                         said = reading.beyond(contract, case, name, verdict.bad, call)
                     relation = said if relation is None or said is not None else relation

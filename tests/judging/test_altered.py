@@ -30,7 +30,9 @@ def called(contract, fn):
     return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
 
 
-def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, **size):
+def said(
+    op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, of=altered.altered, **size
+):
     """What a kernel is said to do otherwise in its call on a plain case."""
     contract = registry.contract(op)
     case = plain_case(contract, dtype, values or next(iter(contract.values)), size=size or contract.sizes[0])
@@ -45,7 +47,7 @@ def said(op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float
         except RuntimeError:  # a kernel need not take every size
             return None
 
-    return altered.altered(contract, case, output, got, bad, seconds, further if call else reading.nothing)
+    return of(contract, case, output, got, bad, seconds, further if call else reading.nothing)
 
 
 def rms(statistic):
@@ -835,3 +837,60 @@ def test_how_much_work_a_small_case_has(monkeypatch, work, explained):
     monkeypatch.setattr(type(contract), "work", lambda contract, case: work)
     further = called(contract, lambda x: (x - x.amax(-1, keepdim=True)).exp())
     assert bool(altered._explain_a_small_case(contract, torch_softmax, case, "y", further, math.inf)) == explained
+
+
+def gelu(cubic, slope=(2 / math.pi) ** 0.5, half=0.5, power=3):
+    def fn(x, bias, *, activation):
+        x = x.double() if bias is None else x.double() + bias.double()
+        return (half * x * (1 + torch.tanh(slope * (x + cubic * x**power)))).float()
+
+    return fn
+
+
+CUBIC = "`_CUBIC * x ** 3` were with {} in the place of 0.044715"
+SLOPE = "`_SLOPE * (x + _CUBIC * x ** 3)` were with {}"
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (gelu(0.04715), CUBIC.format(0.04715)),
+        (gelu(0.4), CUBIC.format(0.4)),
+        (gelu(0.044715, slope=0.7), SLOPE.format("0.7 in the place of 0.79788456")),
+        (gelu(0.04, slope=0.75), None),  # two numbers
+        (gelu(0.05, power=2), None),
+    ],
+)
+def test_another_number_is_fitted(fn, text):
+    found = said("activation", fn, params={"activation": "gelu_tanh"}, of=altered.another_number, rows=5, cols=33)
+    assert found is None if text is None else text in found and "; or" not in found
+
+
+def test_another_number_has_to_hold_with_other_values():
+    """And to be found in time."""
+    calls = []
+
+    def other_each_time(x, bias, **params):
+        calls.append(x)
+        return gelu(0.05 if len(calls) == 1 else 0.06)(x, bias, **params)
+
+    options = dict(params={"activation": "gelu_tanh"}, of=altered.another_number, rows=5, cols=33)
+    assert said("activation", gelu(0.05), **options) is not None
+    assert said("activation", other_each_time, **options) is None and len(calls) > 1
+    assert said("activation", gelu(0.05), seconds=-1.0, **options) is None
+
+
+def test_a_number_is_fitted_where_nothing_else_is_said():
+    text = []
+    contract = registry.contract("activation")
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=dict(rows=5, cols=33))
+    case = replace(case, params=(("activation", "gelu_tanh"),))
+    expected = contract.expected(contract.build(case))
+    for fn in (gelu(0.05), gelu(0.044715, half=0.6)):
+        got = called(contract, fn)(case)
+        verdicts = {"y": compare.compare(got["y"], expected["y"], torch.float32)}
+        text.append(
+            diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0, call=called(contract, fn))["y"]
+        )
+    assert "were with 0.05 in the place of 0.044715 (_activations.py:" in text[0]
+    assert "1.2 x the answer" in text[1] and "in the place of" not in text[1]
