@@ -21,6 +21,7 @@ class Argument(NamedTuple):
     item: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
+    integers: bool = False
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -111,16 +112,18 @@ def extent(argument: Any, name: str) -> Argument | None:
             raise ValueError(f"{name}: is on {argument.device}; the emulator takes CPU tensors")
         start, item = argument.data_ptr(), argument.element_size()
         shape, strides = tuple(argument.shape), tuple(argument.stride())
+        integers = not (argument.is_floating_point() or argument.is_complex())
     elif isinstance(argument, np.ndarray):
         start, item = argument.ctypes.data, argument.itemsize
         shape, strides = argument.shape, tuple(s // item for s in argument.strides)
+        integers = argument.dtype.kind in "iu"
     else:
         return None
     if 0 in shape:
-        return Argument(name, start, 0, item, shape, strides)
+        return Argument(name, start, 0, item, shape, strides, integers)
     low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
-    return Argument(name, start + low * item, (high - low + 1) * item, item, shape, strides)
+    return Argument(name, start + low * item, (high - low + 1) * item, item, shape, strides, integers)
 
 
 def _address(argument: Any) -> int:

@@ -1,11 +1,14 @@
 """The engine's report as an exception with a sentence."""
 
+import ctypes
 import functools
 import itertools
 import math
 import os
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from touchstone.backends.emulator import binary, compiler, errors
 from touchstone.backends.emulator.arguments import Argument
@@ -135,7 +138,7 @@ def _element(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
 def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     """Where an access lies: "of y[3, 5]", or how far outside the nearest argument, array or variable."""
     if report.region_kind == 0:
-        return f"at {report.address:#x}, which lies in no argument"
+        return f"at {report.address:#x}, which lies in no argument{_by_an_entry(report.address, regions)}"
     offset, extent, item = report.offset, report.extent, max(1, report.item)
     if offset >= 0 and offset + report.size <= extent:
         return f"of {_element(loaded, report, regions)}"
@@ -152,6 +155,29 @@ def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     else:
         where = f"{offset - extent} bytes past the end of {size}"
     return where if offset % item else f"{where}, at element offset {offset // item}"
+
+
+def _by_an_entry(address: int, regions: list[Argument]) -> str:
+    """Which row of an argument would lie at an address, where an element of an argument of integers has its number."""
+    for region in regions:
+        row = max((abs(stride) for stride in region.strides), default=0) * region.item
+        for numbers in (other for other in regions if row and other.integers):
+            number = (address - region.start) // row
+            if (index := _index_of(number, numbers)) is not None:
+                place = f"{numbers.name}[{', '.join(map(str, index))}]"
+                return f"; {region.name}[{number}] would be there, and {number} is {place}"
+    return ""
+
+
+def _index_of(number: int, region: Argument) -> tuple[int, ...] | None:
+    """Where an argument of integers without gaps holds a number; None: nowhere, or it has gaps."""
+    count = math.prod(region.shape)
+    if region.bytes != count * region.item or any(stride < 0 for stride in region.strides):
+        return None
+    memory = np.frombuffer(memoryview((ctypes.c_ubyte * region.bytes).from_address(region.start)), f"i{region.item}")
+    steps = [stride * region.item for stride in region.strides]
+    places = np.argwhere(np.lib.stride_tricks.as_strided(memory, region.shape, steps) == number)
+    return tuple(places[0].tolist()) if len(places) else None
 
 
 def _tuple(values: Any) -> str:

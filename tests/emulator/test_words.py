@@ -176,6 +176,31 @@ def test_a_report_in_words(report, kind, text):
     assert said(**report) == (kind, text)
 
 
+def test_an_address_that_an_entry_of_a_table_leads_to():
+    x, table, y = torch.zeros(4, 6), torch.tensor([[3, 0], [1, 900001]], dtype=torch.int32), torch.zeros(5)
+    regions = [arguments.extent(array, name) for name, array in (("y", y), ("x", x), ("table", table))]
+
+    def where(row, among=regions):
+        report = Report(kind=1, size=4, region_kind=0, address=x.data_ptr() + 24 * row + 8, here=place(3))
+        return str(findings.error("k", LOADED, report, among)).partition("lies in no argument")[2]
+
+    assert where(900001) == "; x[900001] would be there, and 900001 is table[1, 1]"
+    assert where(900002) == where(900001, regions[:2]) == where(900001, [regions[0], regions[2]]) == ""
+    turned, wide = arguments.extent(table.t(), "turned"), arguments.extent(table.long(), "wide")
+    assert where(900001, [regions[1], turned]) == "; x[900001] would be there, and 900001 is turned[1, 1]"
+    assert wide.integers and not regions[0].integers
+    negative = torch.tensor([-700000])
+    assert where(-700000, [regions[1], arguments.extent(negative, "index")]).endswith("-700000 is index[0]")
+    flat = arguments.extent(torch.zeros(1), "flat")._replace(start=x.data_ptr() + 8, bytes=4)
+    assert where(149999, [flat, arguments.extent(index := torch.tensor([6 * 149999]), "index")]).endswith(
+        f"flat[{index.item()}] would be there, and {index.item()} is index[0]"
+    )
+    gaps = arguments.extent(table[:, 1:], "gaps")
+    assert where(900001, [regions[1], gaps]) == ""
+    array = arguments.extent(table.numpy(), "array")
+    assert where(900001, [regions[1], array]).endswith("900001 is array[1, 1]")
+
+
 def test_a_line_is_the_innermost_of_the_users(monkeypatch):
     found = {
         16: [("f", "touchstone", 4), ("f", "??", 5), ("g", f"{compiler.OWN_HEADERS}/touchstone.h", 6),
