@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.judging import diagnosis, reading
+from touchstone.conformance.judging import diagnosis, left_out, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Manner
 from touchstone.conformance.judging.judgement import Judgement
@@ -87,7 +87,11 @@ def of_call(
         ):
             found[name] = diagnosis.NOT_ZEROED
         elif text := diagnosis.unwritten(kept[name], left[name], sure=True):
-            found[name] = text if _refilled(j, inputs, name, left[name], blocks) else diagnosis.NAN
+            if not _refilled(j, inputs, name, left[name], blocks):
+                found[name] = diagnosis.NAN
+                continue
+            rule = left_out.rule_of(j.contract, inputs.case, name, left[name], lambda case: on_case(j, case))
+            found[name] = f"{text}; {rule}" if rule else text
         elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
             found[name] = (
                 f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "

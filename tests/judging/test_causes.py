@@ -484,6 +484,19 @@ def test_memory_that_nothing_wrote_is_told_by_another_fill():
 
     told = caused(tail(lambda y: y), case)["y"]
     assert told == "they were never written: the allocator's fill is still there"
+    transposed = case_of("transpose", rows=3, cols=33)
+
+    def bounds_not_exchanged(x):
+        y, (rows, cols) = torch.empty(x.shape[1], x.shape[0]), x.shape
+        for i in range(cols):
+            for j in range(rows):
+                if i // 16 * 16 + j % 16 < cols and j // 16 * 16 + i % 16 < rows:
+                    y[i, j] = x[j, i]
+        return y
+
+    assert caused(bounds_not_exchanged, transposed)["y"] == (
+        f"{told}; the bounds are those of the element whose cols and rows within a tile are exchanged (tiles of 16)"
+    )
     computed = tail(lambda y: torch.where(y.isnan(), NAN, y).where(torch.arange(300) < 200, torch.tensor(NAN)))
     j = judgement(computed, case)
     got = torch.zeros(4, 300)

@@ -1,0 +1,119 @@
+"""By what rule of tiles and bounds a kernel leaves elements of a matrix unwritten.
+
+A rule says of a shape which elements are written. It is named where it leaves out what is unwritten on a case, and on
+others of other sizes too: on one size many rules leave out the same.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from touchstone.conformance.judging import reading
+from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Case, Contract
+
+TILES = (8, 16, 32, 64, 128)
+GROUPS = (2, 4, 8, 16)  # tiles along one axis that neighbouring programs share an operand of
+OTHERS = 8  # cases of other sizes on which a rule is tried
+MOST = 2**20  # elements of an output beyond which none is
+
+
+Shape = tuple[int, int]  # rows and columns, of a matrix or of a tile
+Indices = tuple[torch.Tensor, torch.Tensor]  # (rows, 1) and (1, columns)
+
+
+class Rule(NamedTuple):
+    """Which elements are written, of so many rows and columns; what is done wrong, in words, and with which tiles."""
+
+    text: str
+    tiles: str
+    written: Callable[[Indices, Shape], torch.Tensor]
+
+
+def rule_of(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: reading.Call) -> str | None:
+    """By what rule the elements `bad` of an output are unwritten, in words; None: by none, by several, or other sizes
+    do not tell."""
+    axes = contract.output_axes(output, case).split()
+    if bad.ndim < 2 or len(axes) != bad.ndim or bad.numel() > MOST:
+        return None
+    left = [rule for rule in _rules(axes[-2], axes[-1]) if _leaves_out(rule, bad)]
+    told = False
+    for other in _of_other_sizes(contract, case) if left else ():
+        wrong = _wrong(contract, other, output, call)
+        if wrong is not None:
+            left = [rule for rule in left if _leaves_out(rule, wrong)]
+            told = told or bool(wrong.any())
+    if not told or len({rule.text for rule in left}) != 1:
+        return None
+    return left[0].text + (f" ({left[0].tiles})" if left[0].tiles and len(left) == 1 else "")
+
+
+def _rules(rows: str, cols: str) -> Iterator[Rule]:
+    yield Rule(f"{cols} is held against the bound of {rows}", "", partial(_bounded, 0))
+    yield Rule(f"{rows} is held against the bound of {cols}", "", partial(_bounded, 1))
+    grid = f"the grid has the tiles of {cols} along {rows}, and those of {rows} along {cols}"
+    bounds = f"the bounds are those of the element whose {rows} and {cols} within a tile are exchanged"
+    for tile in TILES:
+        yield Rule(grid, f"tiles of {tile}", partial(_other_grid, tile))
+        yield Rule(bounds, f"tiles of {tile}", partial(_other_element, tile))
+    for tiles in itertools.product(TILES, TILES):
+        for group, (along, letter) in itertools.product(GROUPS, enumerate((rows, cols))):
+            text = (
+                f"programs take tiles in groups along {letter}, the last of which is not cut to the tiles that are left"
+            )
+            yield Rule(text, f"{group} tiles of {tiles[0]} x {tiles[1]}", partial(_grouped, tiles, group, along))
+
+
+def _bounded(by: int, index: Indices, shape: Shape) -> torch.Tensor:
+    return (index[0] < shape[by]) & (index[1] < shape[by])
+
+
+def _other_grid(tile: int, index: Indices, shape: Shape) -> torch.Tensor:
+    return (index[0] // tile < -(-shape[1] // tile)) & (index[1] // tile < -(-shape[0] // tile))
+
+
+def _other_element(tile: int, index: Indices, shape: Shape) -> torch.Tensor:
+    (row, col), (rows, cols) = index, shape
+    return (row // tile * tile + col % tile < rows) & (col // tile * tile + row % tile < cols)
+
+
+def _grouped(tiles: Shape, group: int, along: int, index: Indices, shape: Shape) -> torch.Tensor:
+    """What programs write whose number p in a group is tile p % group of it along one axis, p // group of the other."""
+    count = [-(-size // tile) for size, tile in zip(shape, tiles, strict=True)]
+    program = torch.arange(count[0] * count[1])
+    in_group = group * count[1 - along]
+    at = [program % in_group // group] * 2
+    at[along] = program // in_group * group + program % in_group % group
+    taken = torch.zeros(count[0] + group, count[1] + group, dtype=torch.bool)
+    taken[at[0], at[1]] = True
+    return taken[index[0] // tiles[0], index[1] // tiles[1]]
+
+
+def _leaves_out(rule: Rule, bad: torch.Tensor) -> bool:
+    """Whether the elements `bad`, and no others, are those that a rule leaves out, in every matrix."""
+    rows, cols = bad.shape[-2:]
+    written = rule.written((torch.arange(rows)[:, None], torch.arange(cols)[None]), (rows, cols))
+    return bool((bad.cpu() == ~written).all())
+
+
+def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
+    """Plain cases of little work with the parameters of a case, of other sizes than its own: the most work first."""
+    plain = next(iter(contract.values))
+    every = [plain_case(contract, case.dtype, plain, case.seed, size) for size in contract.sizes]
+    every = [replace(one, params=case.params) for one in every if one.sizes != case.sizes]
+    fit = [one for one in every if one.filled and contract.valid(one) and contract.work(one) <= reading.LITTLE]
+    return sorted(fit, key=contract.work, reverse=True)[:OTHERS]
+
+
+def _wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:
+    """Where an output is wrong on another case; None where there is nothing to compare."""
+    got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
+    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+        return None
+    bad = compare.compare(got, right, case.torch_dtype).bad
+    return torch.zeros(got.shape, dtype=torch.bool) if bad is None else bad.cpu()

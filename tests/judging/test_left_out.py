@@ -1,0 +1,135 @@
+"""By what rule of tiles and bounds a kernel is said to leave elements unwritten: of kernels that go through their
+programs and threads one by one."""
+
+import math
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import left_out
+from touchstone.conformance.spec.cases import plain_case
+
+MATMUL = registry.contract("matmul")
+
+
+def tiles(size, tile):
+    return -(-size // tile)
+
+
+def grouped(high, wide, group, along=0, cut=False):
+    """The elements that a product's programs write, which take the tiles in groups along an axis."""
+
+    def written(m, n):
+        counts, taken = (tiles(m, high), tiles(n, wide)), torch.zeros(m, n, dtype=torch.bool)
+        for program in range(counts[0] * counts[1]):
+            first = program // (group * counts[1 - along]) * group
+            size = min(group, counts[along] - first) if cut else group
+            number = program % (group * counts[1 - along])
+            at = [number // size] * 2
+            at[along] = first + number % size
+            taken[at[0] * high : (at[0] + 1) * high, at[1] * wide : (at[1] + 1) * wide] = True
+        return taken
+
+    return written
+
+
+def exchanged_grid(m, n):
+    taken = torch.zeros(m, n, dtype=torch.bool)
+    for x in range(tiles(m, 16)):
+        for y in range(tiles(n, 16)):
+            taken[y * 16 : (y + 1) * 16, x * 16 : (x + 1) * 16] = True
+    return taken
+
+
+def exchanged_threads(m, n):
+    taken = torch.zeros(tiles(m, 32) * 32, tiles(n, 32) * 32, dtype=torch.bool)
+    for i in range(taken.shape[0]):
+        for j in range(taken.shape[1]):
+            inside = i // 32 * 32 + j % 32 < m and j // 32 * 32 + i % 32 < n
+            taken[i, j] = inside
+    return taken[:m, :n]
+
+
+def up_to(bound):
+    def written(m, n):
+        taken = torch.zeros(m, n, dtype=torch.bool)
+        taken[: bound(m, n), : bound(m, n)] = True
+        return taken
+
+    return written
+
+
+def said(written, sizes=(40, 70), call=True, more=()):
+    """What is said of a product that is right where a kernel writes, and NaN elsewhere and at `more`."""
+
+    def values(case):
+        made = MATMUL.build(case)
+        c = MATMUL.by_name(MATMUL.call(lambda a, b: a @ b, made.arguments))["c"]
+        return {"c": torch.where(written(*c.shape), c, math.nan)}
+
+    plain = next(iter(MATMUL.values))
+    case = plain_case(MATMUL, "float32", plain, size=dict(M=sizes[0], N=sizes[1], K=9))
+    bad = values(case)["c"].isnan()
+    for index in more:
+        bad[index] = True
+    return left_out.rule_of(MATMUL, case, "c", bad, values if call else lambda case: None)
+
+
+GROUPS = "programs take tiles in groups along {}, and the last is not cut to the tiles that are left"
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (grouped(16, 16, 4), GROUPS.format("M")),
+        (grouped(16, 32, 2), GROUPS.format("M")),
+        (grouped(16, 16, 4, along=1), GROUPS.format("N")),
+        (exchanged_grid, "the grid has the tiles of N along M, and those of M along N (tiles of 16)"),
+        (
+            exchanged_threads,
+            "the bounds are those of the element whose M and N within a tile are exchanged (tiles of 32)",
+        ),
+        (up_to(lambda m, n: m), "N is held against the bound of M"),
+        (up_to(lambda m, n: n), "M is held against the bound of N"),
+        (up_to(lambda m, n: 20), None),
+    ],
+)
+def test_the_rule_by_which_elements_are_left_out(written, text):
+    found = said(written, sizes=(70, 40) if text and text.startswith("M is") else (40, 70))
+    assert found == text if text is None else found.startswith(text)
+
+
+def test_other_sizes_have_to_bear_it_out():
+    """One row has one tile: where no group is cut is as where rows and columns of tiles are exchanged."""
+    one_row = dict(sizes=(1, 40))
+    assert said(grouped(16, 16, 4), **one_row).startswith(GROUPS.format("M"))
+    assert said(exchanged_grid, **one_row).startswith("the grid has the tiles of N along M")
+    assert said(exchanged_grid, call=False, **one_row) is None
+    assert said(lambda m, n: exchanged_grid(m, n) if m == 1 else up_to(lambda m, n: 20)(m, n), **one_row) is None
+    # right in all other sizes
+    assert said(lambda m, n: exchanged_grid(m, n) | torch.tensor(m > 1), **one_row) is None
+
+
+def test_sizes_in_which_nothing_is_wrong_tell_nothing(monkeypatch):
+    plain = next(iter(MATMUL.values))
+    small = [plain_case(MATMUL, "float32", plain, size=dict(M=n, N=n, K=9)) for n in (10, 32)]
+    large = plain_case(MATMUL, "float32", plain, size=dict(M=10, N=70, K=9))
+    monkeypatch.setattr(left_out, "_of_other_sizes", lambda *given: [*small, large])
+    assert said(exchanged_threads) is not None
+    monkeypatch.setattr(left_out, "_of_other_sizes", lambda *given: small)
+    assert said(exchanged_threads) is None
+
+
+def test_every_element_has_to_be_borne_out():
+    assert said(exchanged_grid, more=[(0, 0)]) is None
+    assert said(lambda m, n: torch.zeros(m, n, dtype=torch.bool)) is None
+
+
+def test_what_is_not_looked_at(monkeypatch):
+    assert said(exchanged_grid) is not None
+    monkeypatch.setattr(left_out, "MOST", 40 * 70 - 1)
+    assert said(exchanged_grid) is None
+    case = plain_case(registry.contract("reduce_rows"), "float32", "normal")
+    bad = torch.tensor([True, False])
+    assert left_out.rule_of(registry.contract("reduce_rows"), case, "y", bad, lambda case: None) is None
