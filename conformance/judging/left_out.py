@@ -63,9 +63,7 @@ def _rules(rows: str, cols: str) -> Iterator[Rule]:
         yield Rule(bounds, f"tiles of {tile}", partial(_other_element, tile))
     for tiles in itertools.product(TILES, TILES):
         for group, (along, letter) in itertools.product(GROUPS, enumerate((rows, cols))):
-            text = (
-                f"programs take tiles in groups along {letter}, the last of which is not cut to the tiles that are left"
-            )
+            text = f"programs take tiles in groups along {letter}, and the last is not cut to the tiles that are left"
             yield Rule(text, f"{group} tiles of {tiles[0]} x {tiles[1]}", partial(_grouped, tiles, group, along))
 
 
