@@ -136,6 +136,17 @@ def offsets_of_q_for_k(q, k, v, cu_q, cu_k, **params):
 
 
 @mutant("formula")
+def keys_begin_where_queries_do(q, k, v, cu_q, cu_k, **params):
+    """a sequence has as many keys as cu_k says, but they begin at its cu_q"""
+
+    def moved(cu_q, cu_k, total_q, total_k, max_q, max_k):
+        every = spans(cu_q, cu_k, total_q, total_k, max_q, max_k)
+        return [(a, b, min(a, total_k), min(a + d - c, total_k)) for a, b, c, d in every]
+
+    return attention_varlen(q, k, v, cu_q, cu_k, **params, spans=moved)
+
+
+@mutant("formula")
 def longest_for_all_queries(*operands, **params):
     """every sequence has max_q queries, those of its neighbours too"""
 

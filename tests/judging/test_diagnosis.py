@@ -1070,6 +1070,18 @@ def test_how_far_an_output_is_from_a_mutants():
     assert distance(good, good, fine) == 0.0 and distance(mine, good, fine) is None
 
 
+def test_zeros_of_either_sign_are_one_wrong_answer():
+    """Of a minimum as minus the maximum of what is negated, which starts at 0."""
+    contract = registry.contract("reduce")
+    case = replace(plain_case(contract, "float32", "normal", size=dict(n=3)), values="minimum_above_zero")
+    case = replace(case, params=(("function", "min"),))
+    right, minus = contract.expected(contract.build(case))["y"], torch.tensor(-0.0)
+    verdict = compare.compare(minus, right, torch.float32, True)
+    assert right.bitwise and not verdict.ok
+    assert diagnosis._distance(case, True, minus, right, verdict, torch.tensor(0.0)) == 0.0
+    assert diagnosis._distance(case, True, minus, right, verdict, torch.tensor(0.125)) is None
+
+
 def test_the_answer_that_comes_closest():
     answers = [Expected(torch.full((4,), float(v), dtype=torch.float64)) for v in (1, 2, 4)]
     expected = replace(answers[0], alternatives=answers[1:])
