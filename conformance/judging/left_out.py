@@ -19,6 +19,7 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 TILES = (8, 16, 32, 64, 128)
 GROUPS = (2, 4, 8, 16)  # tiles along one axis that neighbouring programs share an operand of
+SHARES = (2, 3, 4, 8, 16, 32, 64, 108, 132)  # programs that a number of rows is shared out among
 OTHERS = 8  # cases of other sizes on which a rule is tried
 MOST = 2**20  # elements of an output beyond which none is
 
@@ -56,6 +57,13 @@ def rule_of(contract: Contract, case: Case, output: str, bad: torch.Tensor, call
 def _rules(rows: str, cols: str) -> Iterator[Rule]:
     yield Rule(f"{cols} is held against the bound of {rows}", "", partial(_bounded, 0))
     yield Rule(f"{rows} is held against the bound of {cols}", "", partial(_bounded, 1))
+    for axis, letter in enumerate((rows, cols)):
+        for number in SHARES:
+            text = f"{letter} is shared out among up to {number} programs, each with the quotient rounded down"
+            yield Rule(text, "", partial(_shared_out, axis, number))
+        for tile in (2, 4, *TILES):
+            text = f"the grid has the whole tiles along {letter} alone: a quotient is rounded down"
+            yield Rule(text, f"tiles of {tile}", partial(_whole_tiles, axis, tile))
     grid = f"the grid has the tiles of {cols} along {rows}, and those of {rows} along {cols}"
     bounds = f"the bounds are those of the element whose {rows} and {cols} within a tile are exchanged"
     for tile in TILES:
@@ -69,6 +77,17 @@ def _rules(rows: str, cols: str) -> Iterator[Rule]:
 
 def _bounded(by: int, index: Indices, shape: Shape) -> torch.Tensor:
     return (index[0] < shape[by]) & (index[1] < shape[by])
+
+
+def _shared_out(axis: int, programs: int, index: Indices, shape: Shape) -> torch.Tensor:
+    number = min(programs, shape[axis])
+    written: torch.Tensor = index[axis] < shape[axis] // number * number
+    return written.expand(shape)
+
+
+def _whole_tiles(axis: int, tile: int, index: Indices, shape: Shape) -> torch.Tensor:
+    written: torch.Tensor = index[axis] < shape[axis] // tile * tile
+    return written.expand(shape)
 
 
 def _other_grid(tile: int, index: Indices, shape: Shape) -> torch.Tensor:
@@ -100,12 +119,14 @@ def _leaves_out(rule: Rule, bad: torch.Tensor) -> bool:
 
 
 def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
-    """Plain cases of little work with the parameters of a case, of other sizes than its own: the most work first."""
+    """Plain cases of little work with the parameters of a case, of other sizes than its own: those of the most
+    work and those of the least."""
     plain = next(iter(contract.values))
     every = [plain_case(contract, case.dtype, plain, case.seed, size) for size in contract.sizes]
     every = [replace(one, params=case.params) for one in every if one.sizes != case.sizes]
     fit = [one for one in every if one.filled and contract.valid(one) and contract.work(one) <= reading.LITTLE]
-    return sorted(fit, key=contract.work, reverse=True)[:OTHERS]
+    fit.sort(key=contract.work, reverse=True)
+    return fit if len(fit) <= OTHERS else [*fit[: OTHERS // 2], *fit[-OTHERS // 2 :]]
 
 
 def _wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:

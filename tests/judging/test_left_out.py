@@ -60,6 +60,29 @@ def up_to(bound):
     return written
 
 
+def shared_out(programs, axis):
+    """What programs write of which each has the same number of rows, or of columns."""
+
+    def written(m, n):
+        taken, size = torch.zeros(m, n, dtype=torch.bool), (m, n)[axis]
+        each = size // min(programs, size)
+        for program in range(min(programs, size)):
+            taken.narrow(axis, program * each, each).fill_(True)
+        return taken
+
+    return written
+
+
+def whole_tiles(tile, axis):
+    def written(m, n):
+        taken, size = torch.zeros(m, n, dtype=torch.bool), (m, n)[axis]
+        for number in range(size // tile):
+            taken.narrow(axis, number * tile, tile).fill_(True)
+        return taken
+
+    return written
+
+
 def said(written, sizes=(40, 70), call=True, more=()):
     """What is said of a product that is right where a kernel writes, and NaN elsewhere and at `more`."""
 
@@ -90,13 +113,17 @@ GROUPS = "programs take tiles in groups along {}, and the last is not cut to the
             exchanged_threads,
             "the bounds are those of the element whose M and N within a tile are exchanged (tiles of 32)",
         ),
+        (shared_out(8, 0), "M is shared out among up to 8 programs, each with the quotient rounded down"),
+        (shared_out(4, 1), "N is shared out among up to 4 programs, each with the quotient rounded down"),
+        (whole_tiles(4, 0), "the grid has the whole tiles along M alone: a quotient is rounded down (tiles of 4)"),
+        (whole_tiles(32, 1), "the grid has the whole tiles along N alone: a quotient is rounded down"),
         (up_to(lambda m, n: m), "N is held against the bound of M"),
         (up_to(lambda m, n: n), "M is held against the bound of N"),
         (up_to(lambda m, n: 20), None),
     ],
 )
 def test_the_rule_by_which_elements_are_left_out(written, text):
-    found = said(written, sizes=(70, 40) if text and text.startswith("M is") else (40, 70))
+    found = said(written, sizes=(70, 40) if text and text.startswith("M is held") else (41, 70))
     assert found == text if text is None else found.startswith(text)
 
 
