@@ -628,9 +628,13 @@ def _measured(contract: DerivedContract, values: list[Any], dtype, compute: str 
 
 
 def _unlike(contract: DerivedContract, values: Sequence[Any], first: Sampled, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Of each output: where the reference in float32, or in the case's dtype, is NaN or infinite otherwise than in
-    float64, or would be in a kernel that computes an op in parts, or a convolution by transforms: it may be either."""
-    found = [torch.zeros(t.shape, dtype=torch.bool) for t in first.answers]
+    """Of each output: where the reference in float32, in the case's dtype or in a sample is NaN or infinite otherwise
+    than in float64, or would be in a kernel that computes an op in parts, or a convolution by transforms: it may be
+    either."""
+    found = [
+        flips.clone() if is_float(t) else torch.zeros_like(flips)
+        for t, flips in zip(first.answers, first.flips, strict=True)
+    ]
     for own in dict.fromkeys((torch.float32, dtype)):
         try:
             with torch.no_grad():

@@ -49,6 +49,7 @@ TILES = 4.0  # of a convolution: how much more it is off in tiles of 4 by Winogr
 ROUNDOFF = 2.0**-24
 RUNNING = 16.0  # of n terms, those that a mean corrected term by term is off by at least, though most are 0
 LEFT = 2.0  # of the largest element of an image: what transforms of it, or of tiles, leave where only zeros are summed
+SINGULAR = 8.0  # times what rounding moves a singular value by
 EQUAL = 10.0  # equal terms, one after another, are rounded to one side: up to n units off, which K sigma of n / 10 are
 
 
@@ -463,7 +464,19 @@ def _linear_algebra(noise, func, args, kwargs):
     found = func(*mapped(off, tuple(args)), **kwargs)
     if name_of(func) in ("_linalg_svd", "_linalg_eigh"):
         found = _turned(noise, *found)
+    elif name_of(func) == "_linalg_slogdet" and noise.draw() % 2:
+        sign, logarithm, *others = found
+        lost = _singular(args[0], noise.unit)
+        found = torch.where(lost, 0.0, sign), torch.where(lost, -math.inf, logarithm), *others
     return mapped(noise.spoil, found)
+
+
+def _singular(matrix: torch.Tensor, unit: float) -> torch.Tensor:
+    """Whether rounding may take the last pivot of a matrix to 0."""
+    values = torch.linalg.svdvals(torch.where(torch.isfinite(matrix), matrix, 0.0))
+    if not values.numel():
+        return torch.zeros(values.shape[:-1], dtype=torch.bool)
+    return values[..., -1] <= values[..., 0] * root(matrix.shape[-1]) * unit * SINGULAR
 
 
 def _turned(noise: "Noise", *found: torch.Tensor) -> tuple[torch.Tensor, ...]:

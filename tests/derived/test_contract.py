@@ -1,5 +1,6 @@
 """Derived contracts as contracts: cases, answers, tiers, self-test, and kernels judged by them."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -482,6 +483,16 @@ def test_the_self_test_passes_over_values_for_which_the_reference_raises():
     found = selftest.examine(contract, 6)
     assert not found.accused and found.strength.real == found.strength.killed > 0
     assert found.forms == (len(list(selftest.tried_cases(contract))) - 1) * 6
+
+
+def test_the_logarithm_of_a_determinant_that_is_0_but_for_rounding_may_be_infinite():
+    (x,) = drawn((6, 6))
+    regular = x + 6 * torch.eye(6)
+    x[:, 1] = x[:, 0] * (1 + 1e-7 * x[:, 2])
+    for matrix, may_be in ((x, True), (regular, False)):
+        _, expected = expected_of(derive(torch.linalg.slogdet, [matrix], dtypes=["float32"]), family="given")
+        assert compare(torch.tensor(-math.inf), expected["y1"], torch.float32).ok is may_be
+        assert not expected["y1"].answer.isinf()
 
 
 def test_matrices_that_are_mostly_0_are_left_out_where_they_would_be_singular():
