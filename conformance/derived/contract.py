@@ -5,7 +5,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -109,6 +109,16 @@ class DerivedContract(Contract):
     @property
     def examples(self) -> tuple[tuple[Any, ...], ...]:
         return (self.example, *self.rebuilt)
+
+    def may_be_strided(self, output: str) -> bool:
+        """Where the reference gives a view of what it has computed, as `transpose` does."""
+        return output in self._strided
+
+    @cached_property
+    def _strided(self) -> set[str]:
+        with torch.no_grad():
+            given = tensors_of(self.function(*cast(self.example, torch.float32)))
+        return {name for name, t in zip(self.outputs, given, strict=True) if not t.is_contiguous()}
 
     def call(self, fn: Callable[..., Any], arguments: Mapping[str, Any], by_name: bool = False) -> Any:
         """Call `fn` as the reference is: its inputs by position, a module's state by name."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import causes, diagnosis, honesty, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
@@ -163,17 +162,18 @@ def check_form(j: Judgement, inputs: Inputs, name: str, got: Any, absent: bool =
     if not found and name in j.on_host:
         found.append(outputs.Problem(Check.DEVICE, f"{name}: {_ON_HOST[j.subject.device]}"))
     for problem in found:
-        severity = _severity_of_strides(j.subject, inputs, got) if problem.check is Check.STRIDES else "failure"
+        severity = _severity_of_strides(j, inputs, name, got) if problem.check is Check.STRIDES else "failure"
         j.find(problem.check, problem.message, severity=severity, about=name, detail=problem.operand)
     return found
 
 
-def _severity_of_strides(subject: Subject, inputs: Inputs, got: torch.Tensor) -> str:
+def _severity_of_strides(j: Judgement, inputs: Inputs, output: str, got: torch.Tensor) -> str:
     """Outputs are contiguous. A user's function may pass on the strides of an input that is not, as torch itself
-    does."""
+    does, and give a view of what it has computed where the reference does."""
     overlapping = any(stride == 0 and size > 1 for size, stride in zip(got.shape, got.stride(), strict=True))
     plain = all(placed is None or placed.view.is_contiguous() for placed in inputs.placed.values())
-    return "failure" if subject.own or plain or overlapping else "note"
+    strict = j.subject.own or (plain and not j.contract.may_be_strided(output))
+    return "failure" if strict or overlapping else "note"
 
 
 def trouble_on(

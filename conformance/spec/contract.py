@@ -360,6 +360,10 @@ class Contract:
     def rng(self, case: Case, what: str = "") -> torch.Generator:
         return case.rng(what, self.drawn_for)
 
+    def may_be_strided(self, output: str) -> bool:
+        """Whether an output of contiguous operands need not be contiguous itself."""
+        return False
+
     def operand_axes(self, name: str, case: Case) -> str:
         """The axes that an operand has in a case."""
         axes = self.operands[name].axes

@@ -485,6 +485,15 @@ def test_the_self_test_passes_over_values_for_which_the_reference_raises():
     assert found.forms == (len(list(selftest.tried_cases(contract))) - 1) * 6
 
 
+@pytest.mark.parametrize("view", [True, False])
+def test_an_output_may_be_a_view_of_what_is_computed_where_the_reference_gives_one(view):
+    report = check_against(
+        lambda x: (x * 2).mT if view else (x * 2).mT.contiguous(), lambda x: (x * 2).mT, drawn((12, 40)), **QUICK
+    )
+    assert report.passed is view and any("expected a contiguous tensor" in str(f) for f in report.findings)
+    assert check_against(lambda x: (x * 2).mT, lambda x: (x * 2).mT.contiguous(), drawn((12, 40)), **QUICK).passed
+
+
 def test_the_logarithm_of_a_determinant_that_is_0_but_for_rounding_may_be_infinite():
     (x,) = drawn((6, 6))
     regular = x + 6 * torch.eye(6)

@@ -590,7 +590,8 @@ def test_strides_that_are_passed_on():
         (case_of(rows=3, cols=7), False, passed_on, "failure"),
         (strided, False, torch.zeros(3, 1).expand(3, 7), "failure"),
     ):
-        assert call._severity_of_strides(subject(own=own), SOFTMAX.build(case), got) == severity
+        j = judgement(own=own)
+        assert call._severity_of_strides(j, SOFTMAX.build(case), "y", got) == severity
 
 
 def test_the_sizes_of_outputs_in_bytes():
