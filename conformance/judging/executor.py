@@ -25,6 +25,7 @@ from touchstone.conformance.spec.returned import said
 
 CANNOT_RUN = (NotRun, ImportError)  # what a kernel raises that cannot be executed here, right or wrong
 DECLINES, CANNOT, RAISES = "declines", "cannot be run here", "raises"
+NEEDS_GRADIENTS = "does not require grad"  # what autograd says of a tensor computed while gradients were off
 SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a late call holds its inputs back
 
 Placed = Mapping[str, BufferView | None]
@@ -122,6 +123,16 @@ class InProcess:
         self.host: Hiding | None = None  # around the next call, innermost
         self._graph: torch.cuda.CUDAGraph | None = None  # in whose memory the outputs of its replay lie
 
+    def _called(self, arguments: Mapping[str, Any], without_gradients: bool) -> Any:
+        """What the function returns; one that asks autograd for its answer is called with gradients on."""
+        try:
+            return self.subject.call(arguments)
+        except RuntimeError as error:
+            if not without_gradients or NEEDS_GRADIENTS not in said(error):
+                raise
+        with torch.enable_grad():
+            return self.subject.call(arguments)
+
     def _replayed(self, arguments: Mapping[str, Any]) -> Any:
         """What a replay of the call returns, captured after a call that compiles. The outputs hold no answer before."""
         stream = torch.cuda.Stream()
@@ -160,7 +171,7 @@ class InProcess:
                     if within is not None:
                         stack.enter_context(within)
                 try:
-                    returned = self._replayed(arguments) if manner.replayed else subject.call(arguments)
+                    returned = self._replayed(arguments) if manner.replayed else self._called(arguments, manner.usual)
                 finally:
                     seen.undefined = met()
                 if subject.device == "cuda":

@@ -92,6 +92,24 @@ def test_a_kernel_cannot_tell_an_instrument_by_storage_or_gradients(untrusted):
         assert any("of 50" in finding.message for finding in report.failures)
 
 
+def by_autograd(y, dy):
+    leaf = y.detach().float().log().requires_grad_()
+    (made,) = torch.autograd.grad(torch.softmax(leaf, -1), leaf, dy.float())
+    return made.to(y.dtype)
+
+
+def test_a_gradient_may_be_asked_of_autograd():
+    report = check(
+        "softmax_backward",
+        by_autograd,
+        device="cpu",
+        level="quick",
+        dtypes=["float32"],
+        where=lambda case: case.values == "normal" and case.size["rows"] > 1 and case.size["cols"] > 1,
+    )
+    assert not any("does not require grad" in finding.message for finding in report.findings), report
+
+
 def spin():
     while True:
         pass

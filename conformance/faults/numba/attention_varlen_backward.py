@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from touchstone.backends import shapes
+from touchstone.backends import Unsupported, shapes
 from touchstone.conformance.faults import plant_kernels
 from touchstone.conformance.faults.attention_varlen_backward import KERNELS as SHARED
 from touchstone.conformance.faults.numba._launching import launch
@@ -113,6 +113,8 @@ def _dkdv_kernel(q, k, v, o, lse, do, cu_q, cu_k, acc, acc_v, dk, dv, scale, cau
 def _rows(q, k, v, o, lse, do, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None, fault: str = "none"):
     spec = "Tq Hq D, Tk Hkv D, Tk Hkv D, Tq Hq D, Hq Tq:float32, Tq Hq D, N:int32, N:int32"
     Tq, Hq, D, Tk, Hkv, _ = shapes(spec, q=q, k=k, v=v, o=o, lse=lse, do=do, cu_q=cu_q, cu_k=cu_k)
+    if max(Hq, Hkv) > 1024:
+        raise Unsupported(f"{max(Hq, Hkv)} heads; a block has a thread for each")
     dq, dk, dv = (torch.empty(x.shape, dtype=q.dtype) for x in (q, k, v))
     wide_q, wide_k, wide_v = (torch.empty(x.shape, dtype=torch.float32) for x in (q, k, v))
     operands = (q, k, v, o, lse, do, cu_q, cu_k)
