@@ -233,6 +233,11 @@ def special_one_column(family: Family) -> dict[str, Also]:
     return {"special_one_column": Also({"rows": 3, "cols": 1}, family)}
 
 
+def first_element_far_off(family: Family) -> dict[str, Also]:
+    """A single case of long rows that `family` draws by `first_far_off`."""
+    return {"first_far_off": Also({"rows": 2, "cols": 4099}, family)}
+
+
 def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:
     """Rule out what repeats other cases: values of empty operands, `special` families at sizes not in `at` or
     broadcast."""

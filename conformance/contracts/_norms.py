@@ -110,7 +110,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         | bounds_rows.ONE
         | bounds_rows.large_squares(family)
         | (bounds_rows.special_one_column(family(bounds_rows.one_nan)) if centred else {})
-        | ({"first_far_off": Also({"rows": 2, "cols": 4099}, family(bounds_rows.first_far_off))} if centred else {})
+        | (bounds_rows.first_element_far_off(family(bounds_rows.first_far_off)) if centred else {})
         | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(family(bounds_rows.outlier)))
         | {"beyond_largest_sum": Also({"rows": 3, "cols": 33}, family(large_in_both), dtype="float16")},
         int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0, "residual": 0}),

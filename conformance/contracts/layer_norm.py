@@ -8,16 +8,7 @@ from touchstone.conformance.contracts import _norms
 from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.contract import (
-    Also,
-    Contract,
-    Draw,
-    Int64Index,
-    Operand,
-    Output,
-    Property,
-    beyond_largest,
-)
+from touchstone.conformance.spec.contract import Contract, Draw, Int64Index, Operand, Output, Property, beyond_largest
 from touchstone.reference.layer_norm import torch_layer_norm
 
 
@@ -60,7 +51,7 @@ contract = Contract(
     | bounds_rows.ONE
     | bounds_rows.large_squares(_family)
     | bounds_rows.special_one_column(_family(bounds_rows.one_nan))
-    | {"first_far_off": Also({"rows": 2, "cols": 4099}, _family(bounds_rows.first_far_off))}
+    | bounds_rows.first_element_far_off(_family(bounds_rows.first_far_off))
     | beyond_largest({"rows": 3, "cols": 33}, bounds_rows.with_largest_weight(_family(bounds_rows.outlier))),
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),
     values={

@@ -27,7 +27,6 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
-MUCH = 3e5  # work of a case before which a small one is explained
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
@@ -36,111 +35,79 @@ STEPS, NUDGE = 8, 1e-4  # towards such a number, and by what share of it the slo
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
 
 
-def altered(
-    contract: Contract,
-    case: Case,
-    output: str,
-    got: Mapping[str, torch.Tensor],
-    bad: torch.Tensor,
-    seconds: float,
-    call: reading.Call = reading.nothing,
-) -> str | None:
-    """The changes of the reference that explain an output's wrong elements, `bad`, and refute nothing of what the
-    kernel gives; for so many seconds at most."""
-    start, search = time.monotonic(), _Search.of(contract, case, output, got, bad, call)
-    if search is None:
-        return None
-    work = contract.work(case)
-    likely = (
-        _explain_a_small_case(contract, search.run, case, output, call, start + seconds / 2) if work > MUCH else set()
-    )
-    alterations = itertools.chain(of_words(contract, case), of_operations(search.plain))
-    if likely or work > WORK_LIMIT:
-        every = list(alterations)
-        rest = [a for a in every if a.text not in likely] if work <= WORK_LIMIT else []
-        alterations = itertools.chain((a for a in every if a.text in likely), rest)
-    found: dict[str, torch.Tensor] = {}
-    for alteration in alterations:
-        if time.monotonic() > start + seconds or len(found) > FOUND:
-            break
-        theirs = search.outputs(alteration)
-        if theirs is None or not search.given.explained(theirs):
-            continue
-        if any(torch.equal(theirs[output], other) for other in found.values()):
-            continue  # the same numbers in other words
-        if search.untold():
-            return None
-        if search.stands(alteration):
-            found[alteration.text] = theirs[output]
-    return search.said(found)
-
-
-def another_number(
-    contract: Contract,
-    case: Case,
-    output: str,
-    got: Mapping[str, torch.Tensor],
-    bad: torch.Tensor,
-    seconds: float,
-    call: reading.Call = reading.nothing,
-) -> str | None:
-    """The number of the reference in whose place another one, which is fitted, explains an output's wrong elements,
-    `bad`, and refutes nothing of what the kernel gives; for so many seconds at most."""
-    start, search = time.monotonic(), _Search.of(contract, case, output, got, bad, call)
-    if search is None or contract.work(case) > WORK_LIMIT or search.untold():
-        return None
-    found: dict[str, torch.Tensor] = {}
-    for number in of_numbers(search.plain):
-        if time.monotonic() > start + seconds:
-            break
-        fitted = search.fitted(number)
-        for digits in DIGITS if fitted is not None else ():
-            alteration = number.alteration(float(f"{fitted:.{digits}g}"))
-            theirs = search.outputs(alteration)
-            if theirs is not None and search.given.explained(theirs):
-                if search.stands(alteration):
-                    found[alteration.text] = theirs[output]
-                break
-    return search.said(found)
-
-
-class _Search:
-    """What changes of the reference are compared with: what a kernel gives, of which one output is wrong where `bad`
-    is, on this case and on others."""
+class Search:
+    """A search for a change of an op's reference that explains what a kernel gives, of which one output is wrong where
+    `bad` is, and refutes nothing of what it gives by `call` on other cases. There is nothing to say where there is no
+    reference, or too much work, or too few elements are wrong."""
 
     def __init__(
         self,
         contract: Contract,
-        run: Callable[..., Any],
         case: Case,
         output: str,
         got: Mapping[str, torch.Tensor],
         bad: torch.Tensor,
-        call: reading.Call,
+        call: reading.Call = reading.nothing,
     ) -> None:
-        self.contract, self.run, self.case, self.output, self.further = contract, run, case, output, cache(call)
-        self.others = reading.others(contract, case, bad)
+        self.contract, self.case, self.output, self.further = contract, case, output, cache(call)
+        run, self.work, self.possible = of_op(contract), contract.work(case), False
+        if run is None or self.work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
+            return
+        self.run, self.others = run, reading.others(contract, case, bad)
         self.exact, self.plain = contract.build(case).exact, Run()
         self.given = _Given(contract.expected(contract.build(case)), got, case, output)
         unaltered = outputs_of(contract, run, self.exact, case, self.plain)
         self.possible = unaltered is not None and _right(unaltered, self.given.judged, case, output)
 
-    @classmethod
-    def of(
-        cls,
-        contract: Contract,
-        case: Case,
-        output: str,
-        got: Mapping[str, torch.Tensor],
-        bad: torch.Tensor,
-        call: reading.Call,
-    ) -> "_Search | None":
-        """None where nothing can be compared: there is no reference, or too much work, or too few elements."""
-        run = of_op(contract)
-        if run is None or contract.work(case) > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
+    def alteration(self, seconds: float) -> str | None:
+        """The changes of operations and words, in words; for so many seconds at most."""
+        start = time.monotonic()
+        if not self.possible:
             return None
-        search = cls(contract, run, case, output, got, bad, call)
-        return search if search.possible else None
+        likely: set[str] = set()
+        if self.work > reading.MUCH:
+            likely = _explain_a_small_case(
+                self.contract, self.run, self.case, self.output, self.further, start + seconds / 2
+            )
+        alterations = itertools.chain(of_words(self.contract, self.case), of_operations(self.plain))
+        if likely or self.work > WORK_LIMIT:
+            every = list(alterations)
+            rest = [a for a in every if a.text not in likely] if self.work <= WORK_LIMIT else []
+            alterations = itertools.chain((a for a in every if a.text in likely), rest)
+        found: dict[str, torch.Tensor] = {}
+        for alteration in alterations:
+            if time.monotonic() > start + seconds or len(found) > FOUND:
+                break
+            theirs = self.outputs(alteration)
+            if theirs is None or not self.given.explained(theirs):
+                continue
+            if any(torch.equal(theirs[self.output], other) for other in found.values()):
+                continue  # the same numbers in other words
+            if self.untold():
+                return None
+            if self.stands(alteration):
+                found[alteration.text] = theirs[self.output]
+        return self.said(found)
+
+    def number(self, seconds: float) -> str | None:
+        """The number in whose place another one, which is fitted, explains it, in words; for so many seconds at
+        most."""
+        start = time.monotonic()
+        if not self.possible or self.work > WORK_LIMIT or self.untold():
+            return None
+        found: dict[str, torch.Tensor] = {}
+        for number in of_numbers(self.plain):
+            if time.monotonic() > start + seconds:
+                break
+            fitted = self.fitted(number)
+            for digits in DIGITS if fitted is not None else ():
+                alteration = number.alteration(float(f"{fitted:.{digits}g}"))
+                theirs = self.outputs(alteration)
+                if theirs is not None and self.given.explained(theirs):
+                    if self.stands(alteration):
+                        found[alteration.text] = theirs[self.output]
+                    break
+        return self.said(found)
 
     def outputs(self, alteration: Alteration) -> dict[str, torch.Tensor] | None:
         """What the changed reference gives; None where it fails."""

@@ -32,7 +32,6 @@ SECONDS = 2.0  # for each search for a hint
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
-MUCH = 3e5  # work of a case above which mutants are first run on one of little
 ANOTHER_SIZE = 4e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
 NAMED = 3  # most mutants that a diagnosis names
@@ -145,14 +144,12 @@ def diagnose(
                             reading.misread, contract, case, name, got[name], verdict.bad, seconds, call, passed
                         )
                         beside = {n: (got[n], v.bad) for n, v in failed.items() if n != name and v.bad is not None}
+                        search = cache(partial(altered.Search, contract, case, name, got, verdict.bad, call))
                         said = (
-                            misread(beside)
-                            or altered.altered(contract, case, name, got, verdict.bad, seconds, call)
-                            or (misread() if beside else None)
-                            or kept()
+                            misread(beside) or search().alteration(seconds) or (misread() if beside else None) or kept()
                         )
                         if said is None and relation is None:
-                            said = altered.another_number(contract, case, name, got, verdict.bad, seconds, call)
+                            said = search().number(seconds)
                     if said is None:
                         said = reading.beyond(contract, case, name, verdict.bad, call)
                     relation = said if relation is None or said is not None else relation
@@ -199,7 +196,7 @@ def matching_mutants(
         for position, mutant in enumerate(registry.planted(contract.name))
         if not (mutant.is_known_good or mutant.backend or mutant.kind in NOT_COMPARED) and case.dtype in mutant.dtypes
     ]
-    if contract.work(case) > MUCH:
+    if contract.work(case) > reading.MUCH:
         likely = _of_a_small_case(contract, case, [mutant for _, mutant in tried], wrong, call, end - seconds / 2)
         tried.sort(key=lambda one: one[1] not in likely)
     for position, mutant in tried:

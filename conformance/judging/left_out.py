@@ -6,7 +6,6 @@ others of other sizes too: on one size many rules leave out the same.
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ import torch
 
 from touchstone.conformance.judging import reading
 from touchstone.conformance.spec import compare
-from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
 TILES = (8, 16, 32, 64, 128)
@@ -121,11 +119,7 @@ def _leaves_out(rule: Rule, bad: torch.Tensor) -> bool:
 def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
     """Plain cases of little work with the parameters of a case, of other sizes than its own: those of the most
     work and those of the least."""
-    plain = next(iter(contract.values))
-    every = [plain_case(contract, case.dtype, plain, case.seed, size) for size in contract.sizes]
-    every = [replace(one, params=case.params) for one in every if one.sizes != case.sizes]
-    fit = [one for one in every if one.filled and contract.valid(one) and contract.work(one) <= reading.LITTLE]
-    fit.sort(key=contract.work, reverse=True)
+    fit = [one for one in reading.of_little_work(contract, case, least=0)[::-1] if one.sizes != case.sizes]
     return fit if len(fit) <= OTHERS else [*fit[: OTHERS // 2], *fit[-OTHERS // 2 :]]
 
 

@@ -31,7 +31,7 @@ LEAST = 3  # wrong elements of which something can be said
 APART = 0.95  # of the wrong elements at which another answer has to differ from the right one
 HEADS = 32  # of keys and values, of which each is tried for every query head
 LITTLE = 1e6  # work of a case of another size, on which several changes are told apart
-LEAST_WORK = 1e4  # and the least of a case in whose place one of much work is explained
+MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which one of little is explained, and the least of that
 NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
 OTHER_SIZES = 3  # in which they are
 SHOWN = 3  # heads that are named
@@ -46,12 +46,12 @@ def again(case: Case) -> Case:
     return replace(case, seed=case.seed + 1)
 
 
-def of_little_work(contract: Contract, case: Case) -> list[Case]:
+def of_little_work(contract: Contract, case: Case, least: float = LEAST_WORK) -> list[Case]:
     """Plain cases with the parameters of a case whose work is little, but not next to nothing: the least first."""
     plain = next(iter(contract.values))
     every = [plain_case(contract, case.dtype, plain, case.seed, size) for size in contract.sizes]
     fit = [one for one in (replace(one, params=case.params) for one in every) if one.filled and contract.valid(one)]
-    return sorted((one for one in fit if LEAST_WORK <= contract.work(one) <= LITTLE), key=contract.work)
+    return sorted((one for one in fit if least <= contract.work(one) <= LITTLE), key=contract.work)
 
 
 def tells(got: torch.Tensor, bad: torch.Tensor, call: Call) -> bool:

@@ -31,7 +31,7 @@ def called(contract, fn):
 
 
 def said(
-    op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, of=altered.altered, **size
+    op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, of="alteration", **size
 ):
     """What a kernel is said to do otherwise in its call on a plain case."""
     contract = registry.contract(op)
@@ -47,7 +47,8 @@ def said(
         except RuntimeError:  # a kernel need not take every size
             return None
 
-    return of(contract, case, output, got, bad, seconds, further if call else reading.nothing)
+    search = altered.Search(contract, case, output, got, bad, further if call else reading.nothing)
+    return getattr(search, of)(seconds)
 
 
 def rms(statistic):
@@ -344,9 +345,11 @@ def test_values_that_are_equal_along_an_axis_tell_no_half_from_another():
     case = replace(case, layouts=(("x", "broadcast_last"),))
     got, right = called(contract, fn)(case), contract.expected(contract.build(case))["y"]
     bad = compare.compare(got["y"], right, torch.float32).bad
-    assert altered.altered(contract, case, "y", got, bad, 20.0, called(contract, fn)) is None
+    assert altered.Search(contract, case, "y", got, bad, called(contract, fn)).alteration(20.0) is None
     first = lambda x: (x - x[:, :64].logsumexp(1, keepdim=True)).exp()  # noqa: E731
-    told = altered.altered(contract, case, "y", called(contract, first)(case), bad, 20.0, called(contract, first))
+    told = altered.Search(contract, case, "y", called(contract, first)(case), bad, called(contract, first)).alteration(
+        20.0
+    )
     assert "were of the first 64 of 128 alone" in told
 
 
@@ -814,7 +817,7 @@ def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):
     assert plain.startswith("as if `torch.softmax(x, -1)` were not divided by its sum (softmax.py:")
     monkeypatch.setattr(altered, "WORK_LIMIT", 1.0)
     assert told(set()) is None
-    monkeypatch.setattr(altered, "MUCH", 0.0)
+    monkeypatch.setattr(reading, "MUCH", 0.0)
     assert told(set()) is None and told({plain.removeprefix("as if ")}) == plain
 
 
@@ -862,7 +865,7 @@ SLOPE = "`_SLOPE * (x + _CUBIC * x ** 3)` were with {}"
     ],
 )
 def test_another_number_is_fitted(fn, text):
-    found = said("activation", fn, params={"activation": "gelu_tanh"}, of=altered.another_number, rows=5, cols=33)
+    found = said("activation", fn, params={"activation": "gelu_tanh"}, of="number", rows=5, cols=33)
     assert found is None if text is None else text in found and "; or" not in found
 
 
@@ -874,7 +877,7 @@ def test_another_number_has_to_hold_with_other_values():
         calls.append(x)
         return gelu(0.05 if len(calls) == 1 else 0.06)(x, bias, **params)
 
-    options = dict(params={"activation": "gelu_tanh"}, of=altered.another_number, rows=5, cols=33)
+    options = dict(params={"activation": "gelu_tanh"}, of="number", rows=5, cols=33)
     assert said("activation", gelu(0.05), **options) is not None
     assert said("activation", other_each_time, **options) is None and len(calls) > 1
     assert said("activation", gelu(0.05), seconds=-1.0, **options) is None

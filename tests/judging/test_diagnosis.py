@@ -347,7 +347,7 @@ def test_what_leaves_another_output_unexplained_is_named_last(monkeypatch):
     got, expected = call(case), contract.expected(contract.build(case))
     verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
     assert "from the top left" in (text := told()) and "the first Sk of v" not in text
-    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: None)
+    monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)
     assert "as if the first Sk of v were every one" in told()
 
 
@@ -1295,11 +1295,11 @@ def test_elements_at_other_places_are_those_of_the_answer_within_its_tolerance(o
 
 def test_what_an_earlier_call_left_is_said_where_nothing_else_explains_an_answer(monkeypatch):
     monkeypatch.setattr(diagnosis.reading, "misread", lambda *_: None)
-    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: None)
+    monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)
     noise = torch.rand(3, 65, generator=torch.Generator().manual_seed(0))
     told = diagnose(lambda x: noise, case_of(), kept=lambda: "it holds what was left there")
     assert "it holds what was left there" in told
     assert "left there" not in diagnose(lambda x: noise, case_of())
-    monkeypatch.setattr(diagnosis.altered, "altered", lambda *_: "equals another reference")
+    monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: "equals another reference")
     told = diagnose(lambda x: noise, case_of(), kept=lambda: "it holds what was left there")
     assert "equals another reference" in told and "left there" not in told
