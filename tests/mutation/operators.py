@@ -3,9 +3,9 @@
 A change replaces one piece of the text, so that the rest of the file stays as it is. Left alone are what decides
 nothing at run time (annotations, names of types, docstrings, `__all__`, `if TYPE_CHECKING`), what is for the reader of
 a message (strings, `help` and `metavar` of a command's options), what says what is known anyway (`assert`,
-`zip(strict=True)`), how many answers stay computed (`maxsize` of `lru_cache`), which decides nothing but time and
-memory, and device code (`@triton.jit`), which Python does not run. The arguments of a function that means the same in
-either order (`EITHER_WAY`) are not exchanged: nobody could tell.
+`assert_never`, `zip(strict=True)`), how many answers stay computed (`maxsize` of `lru_cache`), which decides nothing
+but time and memory, and device code (`@triton.jit`), which Python does not run. The arguments of a function that means
+the same in either order (`EITHER_WAY`) are not exchanged: nobody could tell.
 """
 
 import ast
@@ -333,6 +333,8 @@ def _is_docstring(number: int, node: ast.stmt) -> bool:
 def _is_for_readers(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return "TYPE_CHECKING" in ast.unparse(node.test)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return ast.unparse(node.value.func) == "assert_never"
     return isinstance(node, ast.Assign) and (ast.unparse(node.targets[0]) == "__all__" or _is_type(node.value))
 
 

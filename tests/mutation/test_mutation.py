@@ -39,6 +39,7 @@ CHANGES = {
     # what decides nothing at run time, or only what a message says
     '"""What it is."""': set(),
     "assert a is not None": set(),
+    "assert_never(a)": set(),
     "import a": set(),
     "x: Literal[1] = a": set(),
     "x = f'{a + 1}'": set(),
