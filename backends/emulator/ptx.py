@@ -443,7 +443,10 @@ def _st(s: _Statement, words: list[str], ops: list[str]) -> str:
     fence = "ts_fence();" if "release" in words else ""
     values = ", ".join(s.value(one, kind) for one in source)
     pointer = s.address(ops[0], _space(words))
-    return f"{fence} touchstone::ptx::store<{kind}, {count}, {str(volatile).lower()}>({pointer}, {{{{{values}}}}});"
+    store = f"touchstone::ptx::store<{kind}, {count}, {str(volatile).lower()}>({pointer}, {{{{{values}}}}});"
+    if "async" in words:  # the barrier that counts what has come
+        return f"{store} touchstone::ptx::mbarrier_landed({s.address(ops[2], 'shared')}, sizeof({kind}) * {count});"
+    return f"{fence} {store}"
 
 
 _ATOMICS = {
@@ -463,6 +466,9 @@ def _atom(s: _Statement, words: list[str], ops: list[str]) -> str:
     returns = words[0] == "atom"
     operation = next(w for w in words if w in _ATOMICS)
     kind = _ATOMIC_KINDS[words[-1]]
+    if "async" in words:  # the barrier that counts what has come
+        landed = f"touchstone::ptx::mbarrier_landed({s.address(ops[2], 'shared')}, sizeof({kind}));"
+        return f"{_atom(s, [w for w in words if w != 'async'], ops[:2])} {landed}"
     if _vector(words) > 1 and (operation, kind) == ("add", "float"):
         values = ", ".join(s.value(one, kind) for one in s.each(ops[1]))
         return f"touchstone::ptx::add_several<{_vector(words)}>({s.address(ops[0], _space(words))}, {{{{{values}}}}});"

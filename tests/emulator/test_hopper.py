@@ -10,7 +10,8 @@ import torch
 from tests.night import some
 from tests.programs import PROGRAMS
 from touchstone.backends import emulator
-from touchstone.backends.cupy import matmul
+from touchstone.backends.cupy import layer_norm_backward, matmul
+from touchstone.backends.cupy.lib import norms_backward
 from touchstone.backends.cupy.runtime.module import LIB, Module
 from touchstone.backends.emulator import instruments
 
@@ -144,6 +145,29 @@ def test_arrivals_from_other_blocks_and_the_lane_that_is_chosen(program):
         program.launch("arrivals", 4, 64, (out, 192), cluster=3)
     with pytest.raises(ValueError, match=r"the kernel has __cluster_dims__\(2, 2, 1\), got \(2, 1, 1\)"):
         program.launch("shared_out", 4, 64, (bytes(128), np.zeros(1, np.float32)), cluster=2)
+
+
+@pytest.mark.parametrize("races", [False, True])
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_stores_and_sums_whose_coming_another_blocks_barrier_counts(program, order, seed, races):
+    def told():
+        out = np.zeros((6, 32), np.int32)
+        with emulator.schedule(order, seed), instruments.using(races=races):
+            program.launch("told", 6, 32, (out, 3), cluster=3)
+        return out
+
+    sender = np.array([2, 0, 1, 5, 3, 4])[:, None]
+    assert np.array_equal(told(), 100 * sender + np.arange(32)[::-1])
+    wrong(program, 3)
+    with pytest.raises(emulator.Deadlock, match="lacks 0 of 1 arrivals and has 128 bytes more than were expected"):
+        told()
+    for mistake in (1, 2):  # nobody waits; each block's own barrier counts
+        wrong(program, mistake)
+        try:
+            found = not np.array_equal(told(), 100 * sender + np.arange(32)[::-1])
+        except emulator.KernelError:
+            found = True
+        assert found or not races
 
 
 def operand(values, item, swizzle, along_m):
@@ -473,6 +497,47 @@ def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
             except emulator.KernelError as finding:
                 answers.append(str(finding))
     assert not all(answer is True for answer in answers)
+
+
+# Mistakes in what the blocks of a cluster tell one another of a row, staged_rows.cuh.
+OF_ROWS = {
+    "none": ("half = turn % 2, parity", "half = turn % 2, parity"),
+    "numbers are not waited for": ("barrier_wait(&told()[half], parity);", ""),
+    "fewer bytes are expected": ("CLUSTER * (blockDim.x / 32) * count * sizeof(float)", "count * sizeof(float)"),
+    "more bytes are expected": ("CLUSTER * (blockDim.x / 32)", "(CLUSTER + 1) * (blockDim.x / 32)"),
+    "one half of the numbers": ("half = turn % 2, parity = turn / 2 % 2", "half = 0, parity = turn % 2"),
+    "one parity": ("parity = turn / 2 % 2", "parity = 0"),
+    "blocks have not begun": ("    cluster_arrive_relaxed();\n    cluster_wait();\n", ""),
+    "half of the blocks are told": ("if (lane < CLUSTER) {", "if (lane < CLUSTER / 2) {"),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_mistakes_in_what_blocks_tell_one_another_are_found(name, tmp_path, monkeypatch):
+    text = (LIB / "staged_rows.cuh").read_text()
+    before, after = OF_ROWS[name]
+    assert text.count(before) == 1
+    shutil.copy(LIB / "norms_backward_staged.cuh", tmp_path)
+    shutil.copy(norms_backward._staged.path, tmp_path / "staged.cu")
+    (tmp_path / "staged_rows.cuh").write_text(text.replace(before, after))
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn((7, 1500), generator=generator) for _ in range(2))
+    weight = torch.randn(1500, generator=generator)
+    expected = layer_norm_backward.block(x, weight, dy)[0]
+
+    def right():
+        return torch.allclose(layer_norm_backward.cluster(x, weight, dy)[0], expected, atol=1e-3)
+
+    assert right()
+    monkeypatch.setattr(norms_backward, "_staged", Module(str(tmp_path / "norms_backward.py"), "staged.cu"))
+    answers = []
+    for (order, seed), races in [*((order, False) for order in ORDERS), *((order, True) for order in ORDERS)]:
+        with emulator.schedule(order, seed), instruments.using(races=races):
+            try:
+                answers.append(right())
+            except emulator.KernelError as finding:
+                answers.append(str(finding))
+    assert all(answer is True for answer in answers) == (name == "none")
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)

@@ -160,6 +160,39 @@ extern "C" __global__ void met(int* out) {
   atomicAdd(out, 1);
 }
 
+// Two neighbours to the next block of the cluster, and a sum there, both of which its barrier counts.
+extern "C" __global__ void told(int* out, int blocks) {
+  __shared__ unsigned long long barrier;
+  __shared__ int2 pairs[32];
+  __shared__ unsigned sum;
+  const unsigned rank = blockIdx.x % blocks, next = (rank + 1) % blocks;
+  if (threadIdx.x == 0) {
+    init(&barrier, 1);
+    sum = 0;
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  }
+  asm volatile("barrier.cluster.arrive.release;");
+  asm volatile("barrier.cluster.wait.acquire;");
+  const int value = 100 * blockIdx.x + threadIdx.x;
+  unsigned there, counts, sums;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(&pairs[threadIdx.x])), "r"(next));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(sums) : "r"(shared_address(&sum)), "r"(next));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(counts) : "r"(shared_address(&barrier)), "r"(fault == 2 ? rank : next));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%0], {%1, %2}, [%3];"
+               ::"r"(there), "r"(value), "r"(-value), "r"(counts) : "memory");
+  asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];"
+               ::"r"(sums), "r"(threadIdx.x), "r"(counts) : "memory");
+  if (threadIdx.x == 0) expect(&barrier, 32 * (fault == 3 ? 8 : 12));
+  if (fault != 1) wait(&barrier, 0);
+  const int2 pair = pairs[31 - threadIdx.x];
+  out[blockIdx.x * 32 + threadIdx.x] = pair.x + pair.y + sum == 496 ? pair.x : -1;
+  if (fault) {  // the other blocks may still write here
+    asm volatile("barrier.cluster.arrive.release;");
+    asm volatile("barrier.cluster.wait.acquire;");
+  }
+}
+
 // Copies of each thread that a barrier counts.
 extern "C" __global__ void counted(const int4* x, int4* y) {
   __shared__ unsigned long long barrier;

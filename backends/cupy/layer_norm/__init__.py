@@ -6,14 +6,15 @@ block: a block reads a row three times, for mean, variance and result, so a row 
 welford: mean and variance in one pass that merges the statistics of the threads, 2 reads instead of 3 [chan1979]
 vectorised: as many threads as the row needs hold it, in accesses of 16 bytes where rows are aligned [xlite2025]
 staged: blocks that stay hold row after row, the next ones on their way to shared memory meanwhile [gupta2012]
-cluster: the same by the blocks of a cluster, which tell each other what their warps found: longer rows [guo2025]
+cluster: a row in the shared memory of a cluster's blocks, whose warps tell one another what they found, and beside them
+  those of other rows [guo2025]
 """
 
 import torch
 
 from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.norms import threads
-from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, staying, warp_grid
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, sharing, staying, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.variants import variant
 
@@ -21,6 +22,7 @@ _naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 _staged = Module(__file__, "staged.cu")
+_cluster = Module(__file__, "cluster.cu")
 
 
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
@@ -88,29 +90,27 @@ def staged(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
 
     Declines more than 65536 columns, 32768 of float32: the registers of one block. Source: [gupta2012].
     """
-    return _by_staying_blocks(x, weight, bias, eps)
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    grid = staying(rows, cols, x, weight, bias, y)
+    if y.numel():
+        operands = (x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps)
+        _staged.launch("layer_norm_staged", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+    return y
 
 
 @variant(needs="sm_90a")
 def cluster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
-    Declines more than 524288 columns, 262144 of float32: the registers of a cluster of eight blocks. Source:
-    [guo2025].
+    Declines more than 524288 columns, 262144 of float32: a cluster of eight blocks. Source: [guo2025].
     """
-    return _by_staying_blocks(x, weight, bias, eps, most=8)
-
-
-def _by_staying_blocks(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, most: int = 1
-) -> torch.Tensor:
-    """`most`: blocks of a cluster for each row; more than one takes an sm_90a."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    grid = staying(rows, cols, x, weight, bias, y, most=most)
+    grid = sharing(rows, cols, x, weight, bias, y)
     if y.numel():
-        operands = (x, weight, bias, y, *_strides(x, weight, bias), rows, cols, eps)
-        _staged.launch("layer_norm_staged", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+        operands = (x, weight, bias, y, *_strides(x, weight, bias), cols, eps)
+        _cluster.launch("layer_norm_cluster", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
     return y
 
 

@@ -73,7 +73,21 @@ template <int stages> struct Slot {
 
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
+// Shows nothing of what was written before.
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Starts to store to the same place of block `rank` of the cluster; the bytes count at that block's barrier.
+__device__ inline void cluster_store(float* place, int rank, float value, Barrier* barrier) {
+    asm volatile("{\n"
+                 ".reg .b32 there, counts;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 counts, %1, %2;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [counts];\n"
+                 "}" ::"r"(shared_address(place)), "r"(shared_address(barrier)), "r"(rank), "f"(value)
+                 : "memory");
+}
 
 // Four neighbours at the same place of block `rank` of the cluster, the first on 16 bytes.
 __device__ inline float4 cluster_load(const float* place, int rank) {
@@ -87,6 +101,13 @@ __device__ inline float4 cluster_load(const float* place, int rank) {
                  : "r"(shared_address(place)), "r"(rank)
                  : "memory");
     return four;
+}
+
+// Starts copying `bytes` to shared memory, all three of them multiples of 16; they count at the barrier.
+__device__ inline void copy_in(void* shared, const void* global, int bytes, Barrier* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
 }
 
 // Starts copying the map's box at column x and row y to shared memory, with zeros for what is outside of the matrix;

@@ -82,8 +82,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
     const float inverse = 1.0f / all_cols;
     int turn = 0, s = 0;
 #if CLUSTER > 1
-    cluster_arrive();  // a block is written to only after it began
-    cluster_wait();
+    begin_cluster();
 #endif
     // The rows of a block go along together: all of its threads meet the barriers.
     for (long long base = group * blockDim.y; base < rows; base += step, row += step) {

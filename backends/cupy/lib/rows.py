@@ -9,6 +9,8 @@ from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, shared_limit
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
+_MOST = 8  # vectors of 16 bytes of a thread where rows wait in shared memory
+_STATIC = 4096 + 64  # bytes of shared memory at most for what the warps of a row tell one another
 WARP_COLS = 1024  # what the lanes of one warp hold, 32 columns each: `held` in the kernels
 
 
@@ -58,38 +60,51 @@ def in_registers(
     return (blocks(-(-rows // down)), (size, down)), {"COLUMNS": columns, "VECTOR": length, "SHIFTED": int(shifted)}
 
 
-class Staying(NamedTuple):
-    """A grid of `blocks` of `threads` threads that stay, and the other options of their launch."""
+class Grid(NamedTuple):
+    """A grid of `blocks` of `threads` threads, and the other options of their launch."""
 
     blocks: int
     threads: int
     options: dict[str, Any]
 
 
-def staying(rows: int, cols: int, *operands: torch.Tensor | None, most: int = 1) -> Staying:
-    """For staying_rows.cuh: a multiprocessor for each block, and one to `most` (8) blocks of a cluster for each row.
+def staying(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
+    """For staying_rows.cuh: a multiprocessor for each block, and a block for each row.
 
-    Declines more columns than they hold: 65536 of 16 bits in a block, 32768 of 32.
+    Declines more columns than it holds: 65536 of 16 bits, 32768 of 32.
     """
     x = next(x for x in operands if x is not None)
     lanes = 16 // x.element_size()
-    held = 1024 * 8 * lanes  # columns of a block
-    cluster = min(2, most)
-    while cluster < most and cols > cluster * held:
-        cluster *= 2
-    at_most(cols, cluster * held, "block" if cluster == 1 else f"cluster of {cluster} blocks")
-    part = max(-(-cols // cluster), 1)
-    vectors = -(-part // (1024 * lanes))
-    size = threads(part, vectors * lanes, 1024)
-    line = vectors * size * 16  # bytes of a row that a block holds
-    static = 2 * 2 * 32 * cluster * 4
-    stages = max(1, min(4, (shared_limit(x.device) - 1024 - static) // line))
-    # Clusters lie within groups of 16 or 18 multiprocessors; one that waits for a place would double the time.
-    groups = resident(x, 1) if cluster == 1 else max(1, resident(x, 1) // 16 * 16 // cluster)
+    at_most(cols, 1024 * _MOST * lanes, "block")
+    vectors = max(-(-cols // (1024 * lanes)), 1)
+    size = threads(max(cols, 1), vectors * lanes, 1024)
+    line = vectors * size * 16  # bytes of a row
+    stages = max(1, min(4, (shared_limit(x.device) - 1024 - _STATIC) // line))
     aligned = int(vector_width(*operands) > 1)
-    definitions = {"VECTORS": vectors, "STAGES": stages, "CLUSTER": cluster, "ALIGNED": aligned}
-    options = {"shared": stages * line, "arch": "sm_90a" if cluster > 1 else None, **definitions}
-    return Staying(min(rows, groups) * cluster, size, options)
+    definitions = {"VECTORS": vectors, "STAGES": stages, "CLUSTER": 1, "ALIGNED": aligned}
+    return Grid(min(rows, resident(x, 1)), size, {"shared": stages * line, **definitions})
+
+
+def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
+    """For shared_rows.cuh: a cluster of two to eight blocks for each row, several of them on a multiprocessor.
+
+    Declines more columns than they hold: 524288 of 16 bits, 262144 of 32.
+    """
+    x = next(x for x in operands if x is not None)
+    lanes = 16 // x.element_size()
+    cluster = 2
+    # 256 threads with 32 KB: more have to wait longer for one another, and fewer for the other blocks.
+    while cluster < 8 and cols > cluster * 256 * _MOST * lanes:
+        cluster *= 2
+    at_most(cols, cluster * 1024 * _MOST * lanes, f"cluster of {cluster} blocks")
+    part = max(-(-cols // cluster), 1)
+    size = threads(part, _MOST * lanes, 1024)
+    vectors = -(-part // (size * lanes))
+    line = vectors * size * 16  # bytes of a row that a block holds
+    beside = min(32, 2048 // size, (shared_limit(x.device) + 1024) // (line + _STATIC + 1024))
+    aligned = int(vector_width(*operands) > 1)
+    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "ALIGNED": aligned, "THREADS": size, "BESIDE": beside}
+    return Grid(blocks(rows * cluster), size, {"shared": line, "arch": "sm_90a", **definitions})
 
 
 def _shifted(operands: tuple[torch.Tensor | None, ...]) -> bool:

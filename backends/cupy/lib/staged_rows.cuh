@@ -59,14 +59,36 @@ __device__ inline void store_values(ELEMENT* row, int col, int cols, const float
 }
 
 #if CLUSTER > 1
-// Stores to the same place of block `rank` of the cluster.
-__device__ inline void cluster_store(float* place, int rank, float value) {
-    asm volatile("{\n"
-                 ".reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "st.shared::cluster.f32 [remote], %2;\n"
-                 "}" ::"r"(shared_address(place)), "r"(rank), "f"(value)
-                 : "memory");
+// What the warps of a cluster's blocks tell every block, in turns, counts at its barriers, which take turns too. The
+// cluster's own barrier would wait for all stores to global memory and empty the L1 cache, row after row.
+__device__ inline Barrier* told() {
+    __shared__ Barrier barriers[2];
+    return barriers;
+}
+
+// A block is told something only after it began.
+__device__ inline void begin_cluster() {
+    if (threadIdx.x == 0) {
+        barrier_init(&told()[0], 1);
+        barrier_init(&told()[1], 1);
+        barrier_init_fence();
+    }
+    cluster_arrive_relaxed();
+    cluster_wait();
+}
+
+// Each warp's `values` to place `own` of every block's `numbers`; waits until those of all warps have come. A half of
+// `numbers` is free again at the turn after the next: who is told then has read it before it told its own.
+template <int count, int places>
+__device__ inline void tell(float (&numbers)[2][count][places], int own, const float (&values)[count], int& turn) {
+    const int half = turn % 2, parity = turn / 2 % 2, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) barrier_expect(&told()[half], CLUSTER * (blockDim.x / 32) * count * sizeof(float));
+    if (lane < CLUSTER) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) cluster_store(&numbers[half][i][own], lane, values[i], &told()[half]);
+    }
+    barrier_wait(&told()[half], parity);
+    ++turn;
 }
 #endif
 
@@ -78,16 +100,12 @@ template <int count> __device__ inline void sums_of_row(float (&values)[count], 
     for (int i = 0; i < count; ++i) values[i] = warp_sum(values[i]);
     if (CLUSTER == 1 && blockDim.x == 32) return;
 
-    const int half = turn++ % 2, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int half = turn % 2, lane = threadIdx.x % 32, warps = blockDim.x / 32;
 #if CLUSTER > 1
-    const int own = blockIdx.x % CLUSTER * warps + threadIdx.x / 32, first = 0, last = CLUSTER * warps;
-    if (lane < CLUSTER) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) cluster_store(&partials[half][i][own], lane, values[i]);
-    }
-    cluster_arrive();
-    cluster_wait();
+    const int first = 0, last = CLUSTER * warps;
+    tell(partials, blockIdx.x % CLUSTER * warps + threadIdx.x / 32, values, turn);
 #else
+    ++turn;
     const int first = threadIdx.y * warps, own = first + threadIdx.x / 32, last = first + warps;
     if (lane == 0) {
 #pragma unroll

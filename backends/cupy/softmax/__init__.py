@@ -5,7 +5,8 @@ warp: one warp per row, which its lanes hold in registers; max and sum by shuffl
 block: one block per row of any length, three coalesced passes; the warps' results meet in shared memory [oneflow2021]
 vectorised: the block holds its row in registers and moves it 16 bytes at a time: one read, one write [oneflow2021]
 staged: blocks that stay hold row after row, the next ones on their way to shared memory meanwhile [gupta2012]
-cluster: the same by the blocks of a cluster, which tell each other what their warps found: longer rows [guo2025]
+cluster: a row in the shared memory of a cluster's blocks, whose warps tell one another what they found, and beside them
+  those of other rows [guo2025]
 online: max and sum in one pass by rescaling the sum whenever the max grows, so any row is read twice
   [milakov2018]
 """
@@ -14,13 +15,14 @@ import torch
 
 from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.norms import threads, vector_width
-from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, blocks, in_registers, staying, warp_grid
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, blocks, in_registers, sharing, staying, warp_grid
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 _staged = Module(__file__, "staged.cu")
+_cluster = Module(__file__, "cluster.cu")
 _online = Module(__file__, "online.cu")
 
 
@@ -71,27 +73,27 @@ def staged(x: torch.Tensor) -> torch.Tensor:
 
     Declines more than 65536 columns, 32768 of float32: the registers of one block. Source: [gupta2012].
     """
-    return _by_staying_blocks(x)
+    rows, cols = shapes("rows cols", x=x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    grid = staying(rows, cols, x, y)
+    if y.numel():
+        operands = (x, y, *x.stride(), rows, cols)
+        _staged.launch("softmax_staged", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+    return y
 
 
 @variant(needs="sm_90a")
 def cluster(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
-    Declines more than 524288 columns, 262144 of float32: the registers of a cluster of eight blocks. Source:
-    [guo2025].
+    Declines more than 524288 columns, 262144 of float32: a cluster of eight blocks. Source: [guo2025].
     """
-    return _by_staying_blocks(x, most=8)
-
-
-def _by_staying_blocks(x: torch.Tensor, most: int = 1) -> torch.Tensor:
-    """`most`: blocks of a cluster for each row; more than one takes an sm_90a."""
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
-    grid = staying(rows, cols, x, y, most=most)
+    grid = sharing(rows, cols, x, y)
     if y.numel():
-        operands = (x, y, *x.stride(), rows, cols)
-        _staged.launch("softmax_staged", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+        operands = (x, y, *x.stride(), cols)
+        _cluster.launch("softmax_cluster", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
     return y
 
 

@@ -140,6 +140,8 @@ void ts_cluster_wait(int line, const char* file);
 void ts_mbarrier_init(void* barrier, uint32_t count, uint64_t pc);
 uint64_t ts_mbarrier_arrive(void* barrier, uint32_t count, uint32_t bytes, int drops, uint64_t pc);
 void ts_mbarrier_expect(void* barrier, int64_t bytes, uint64_t pc);
+// `bytes` that the thread has stored in the barrier's block, and whose coming it did not wait for.
+void ts_mbarrier_landed(void* barrier, int64_t bytes, uint64_t pc);
 // Whether the phase of `state`, or of a parity, is over. A thread that `waits` goes on when it is, or when nothing else
 // can run.
 int ts_mbarrier_passed(void* barrier, uint64_t state, int parity, int waits, int line, const char* file, uint64_t pc);

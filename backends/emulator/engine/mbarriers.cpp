@@ -114,6 +114,14 @@ TS_EXPORT void ts_mbarrier_expect(void* p, int64_t bytes, uint64_t pc) {
   turn(w, owner(w, here(p)), barrier);
 }
 
+TS_EXPORT void ts_mbarrier_landed(void* p, int64_t bytes, uint64_t pc) {
+  Worker* w = worker;
+  Mbarrier& barrier = at(p, ATOMIC, pc);
+  if (w->launch->races) release_at(w, here(p));
+  barrier.transactions -= bytes;
+  turn(w, owner(w, here(p)), barrier);
+}
+
 TS_EXPORT int ts_mbarrier_passed(
     void* p, uint64_t state, int parity, int waits, int line, const char* file, uint64_t pc) {
   Worker* w = worker;

@@ -26,6 +26,7 @@ TS_PLAIN inline uint64_t mbarrier_drop(char* p, uint32_t count = 1, uint32_t byt
   return ts_mbarrier_arrive(p, count, bytes, 1, TS_PC);
 }
 TS_PLAIN inline void mbarrier_expect(char* p, int64_t bytes) { ts_mbarrier_expect(p, bytes, TS_PC); }
+TS_PLAIN inline void mbarrier_landed(char* p, int64_t bytes) { ts_mbarrier_landed(p, bytes, TS_PC); }
 TS_PLAIN inline bool mbarrier_passed(char* p, uint64_t state, bool parity, bool waits = false, TS_LINE) {
   return ts_mbarrier_passed(p, state, parity, waits, line, file, TS_PC);
 }
