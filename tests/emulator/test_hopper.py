@@ -507,7 +507,7 @@ OF_ROWS = {
     "more bytes are expected": ("CLUSTER * (blockDim.x / 32)", "(CLUSTER + 1) * (blockDim.x / 32)"),
     "one half of the numbers": ("half = turn % 2, parity = turn / 2 % 2", "half = 0, parity = turn % 2"),
     "one parity": ("parity = turn / 2 % 2", "parity = 0"),
-    "blocks have not begun": ("    cluster_arrive_relaxed();\n    cluster_wait();\n", ""),
+    "blocks do not say that they began": ("    cluster_arrive_relaxed();\n", ""),
     "half of the blocks are told": ("if (lane < CLUSTER) {", "if (lane < CLUSTER / 2) {"),
 }
 

@@ -16,6 +16,7 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, sweep_of
 from touchstone.backends.cupy.lib.gemm import ceil_div
+from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.lib.packed_groups import plan
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.hopper import TensorMap
@@ -35,7 +36,6 @@ _packgqa = Module(__file__, "packgqa.cu")
 _QUERIES = 4
 _HELD = 48 * 1024 // 4 - 64
 # wgmma: tokens and dimensions of a head that one copy brings
-_BOX = (1, 1, 128, 64)
 
 
 def naive(
@@ -133,25 +133,37 @@ def wgmma(
     if Sk == 0:
         return o.zero_(), lse.fill_(-math.inf)
     check_copyable(q=q, k=k, v=v)
-    block_d, stages = padded_dimension(D), 2
-    tile = 128 * block_d * q.element_size()
+    block_d = padded_dimension(D)
+    groups = _warpgroups(q, block_d, causal)
+    width, stages = block_d * q.element_size(), groups
     _wgmma.launch(
         "attention_wgmma",
-        B * Hq * ceil_div(Sq, 128),
-        384,
-        *(TensorMap(x, _BOX) for x in (q, k, v)),
+        B * Hq * ceil_div(Sq, 64 * groups),
+        128 + 128 * groups,
+        *(TensorMap(x, (1, 1, tokens, 64)) for x, tokens in ((q, 64), (k, 128), (v, 128))),
         o,
         lse,
         *(Hq, Hkv, Sq, Sk, D),
         scale_or_default(scale, D) * math.log2(math.e),
         causal,
         dtype=q.dtype,
-        shared=(1 + 2 * stages) * tile + (1 + 4 * stages) * 8,
+        shared=(64 * groups + 2 * 128 * stages) * width + (1 + 4 * stages) * 8,
         arch="sm_90a",
         BLOCK_D=block_d,
         STAGES=stages,
+        GROUPS=groups,
     )
     return o, lse
+
+
+def _warpgroups(q: torch.Tensor, block_d: int, causal: bool) -> int:
+    """How many share a block's keys, 64 queries each. Up to D 64 the registers are enough for three, whose tile takes
+    five quarters of the time of two; a causal case of few queries has too much to mask in it."""
+    if block_d > 64 or (causal and q.shape[2] < 2048):
+        return 2
+    tiles = [q.shape[0] * q.shape[1] * ceil_div(q.shape[2], 64 * groups) for groups in (2, 3)]
+    two, three = (ceil_div(count, resident(q, 1)) for count in tiles)
+    return 3 if 5 * three <= 4 * two else 2
 
 
 @variant(needs="sm_80", dtypes=HALF)

@@ -1,15 +1,18 @@
-// wgmma: attention on warpgroups. One has the copy engine bring keys and values, two hold 64 queries each with their
-// scores and o in registers. The scores of the next keys are formed while the values of these are used; the two
-// warpgroups run apart, so that one's exponentials fill the other's waits. BLOCK_D (64 or 128) and STAGES come from the
-// launcher.
+// wgmma: attention on warpgroups. One has the copy engine bring keys and values, GROUPS hold 64 queries each with their
+// scores and o in registers. The scores of the next keys are formed while the values of these are used; the warpgroups
+// run apart, so that one's exponentials fill another's waits. BLOCK_D (64 or 128), GROUPS (2, up to 64 also 3) and
+// STAGES come from the launcher.
 #include "hopper.cuh"
 
-constexpr int THREADS = 384, WARPS = 8, BLOCK_M = 128, BLOCK_N = 128;
+constexpr int THREADS = 128 + 128 * GROUPS, WARPS = 4 * GROUPS, BLOCK_M = 64 * GROUPS, BLOCK_N = 128;
+// The warpgroups start their products by turns, so that the exponentials of one run beside the products of the others. At
+// D 128 products take twice the time of exponentials, and that gains nothing.
+constexpr bool TURNS = BLOCK_D == 64;
 constexpr int SIDE = 64;  // elements of 128 bytes, the width of what the copy engine brings: rows of all 128 tokens
-constexpr int PART = 128 * SIDE, TILE = 128 * BLOCK_D, STEP = 16;
+constexpr int PART = BLOCK_N * SIDE, TILE = BLOCK_N * BLOCK_D, STEP = 16;
 
 struct Shared {
-    ELEMENT q[TILE], k[STAGES][TILE], v[STAGES][TILE];  // of all tokens 64 of the head's dimensions, then the next 64
+    ELEMENT q[BLOCK_M * BLOCK_D], k[STAGES][TILE], v[STAGES][TILE];  // of all tokens 64 of the head's dimensions, then the next 64
     Barrier q_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
@@ -23,13 +26,22 @@ __device__ inline void load(ELEMENT* tile, const TensorMap& x, int row, int head
     for (int part = 0; part < TILE / PART; ++part) copy_in(tile + part * PART, x, part * SIDE, row, head, batch, full);
 }
 
+// The queries, 64 at a time.
+__device__ inline void load_queries(Shared& shared, const TensorMap& q, int top, int head, int batch) {
+    barrier_expect(&shared.q_full, sizeof(shared.q));
+#pragma unroll
+    for (int i = 0; i < BLOCK_D / SIDE * GROUPS; ++i) {
+        copy_in(shared.q + i * 64 * SIDE, q, i / GROUPS * SIDE, top + i % GROUPS * 64, head, batch, &shared.q_full);
+    }
+}
+
 // s = q * kᵀ for this warpgroup's queries, started.
 __device__ inline void scores(Scores& s, const ELEMENT* q, const ELEMENT* k) {
     wgmma_fence();
 #pragma unroll
     for (int d = 0; d < BLOCK_D; d += STEP) {
-        const int place = d / SIDE * PART + d % SIDE;
-        wgmma<true, true>(s, descriptor(q + place, 0), descriptor(k + place, 0), ELEMENT(), d > 0);
+        const ELEMENT *left = q + d / SIDE * BLOCK_M * SIDE + d % SIDE, *right = k + d / SIDE * PART + d % SIDE;
+        wgmma<true, true>(s, descriptor(left, 0), descriptor(right, 0), ELEMENT(), d > 0);
     }
     wgmma_commit();
 }
@@ -179,16 +191,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
     if (threadIdx.x == 0) start_barriers(shared);
     __syncthreads();  // the barriers are there
     if (threadIdx.x < 128) {
-        give_registers<24>();
+        give_registers<GROUPS == 2 ? 24 : 32>();
         if (threadIdx.x == 0) {
             const int batch = pair / Hq;
-            load(shared.q, q, top, pair % Hq, batch, &shared.q_full);
+            load_queries(shared, q, top, pair % Hq, batch);
             load_keys(shared, k, v, last, pair % Hq / (Hq / Hkv), batch);
         }
     } else {
-        take_registers<240>();
-        const int row = top + (threadIdx.x / 32 - 4) * 16;
-        const ELEMENT* queries = shared.q + (threadIdx.x / 128 - 1) * 64 * SIDE;
+        take_registers<GROUPS == 2 ? 240 : 160>();
+        const int row = top + (threadIdx.x / 32 - 4) * 16, group = threadIdx.x / 128 - 1, next = (group + 1) % GROUPS;
+        const ELEMENT* queries = shared.q + group * 64 * SIDE;
         Output acc = {};
         Rows rows;
         Weights p;
@@ -205,11 +217,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
             round(p, s);
             keys.next();
         }
+        if (TURNS && group == GROUPS - 1 && last > BLOCK_N) arrive_threads<256>(1);
         for (int start = BLOCK_N; start < last; start += BLOCK_N, keys.next(), used.next()) {
             barrier_wait(&shared.k_full[keys.stage], keys.parity);
+            if (TURNS) sync_threads<256>(1 + group);
             scores(s, queries, shared.k[keys.stage]);
             barrier_wait(&shared.v_full[used.stage], used.parity);
             values(acc, p, shared.v[used.stage]);
+            if (TURNS && (next > 0 || start + BLOCK_N < last)) arrive_threads<256>(1 + next);
             wgmma_wait<1>();
             wgmma_settle(s);
             release(&shared.k_empty[keys.stage]);

@@ -167,6 +167,11 @@ template <int threads> __device__ inline void sync_threads(int number) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
 }
 
+// Comes to the barrier of that number, at which others of the `threads` wait, and goes on.
+template <int threads> __device__ inline void arrive_threads(int number) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}
+
 // Adds to four neighbours in global memory, the first on 16 bytes.
 __device__ inline void atomic_add(float* target, const float (&values)[4]) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(values[0]), "f"(values[1]),

@@ -82,7 +82,8 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
     const float inverse = 1.0f / all_cols;
     int turn = 0, s = 0;
 #if CLUSTER > 1
-    begin_cluster();
+    begin_in_cluster();
+    cluster_wait();
 #endif
     // The rows of a block go along together: all of its threads meet the barriers.
     for (long long base = group * blockDim.y; base < rows; base += step, row += step) {

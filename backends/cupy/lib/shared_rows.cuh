@@ -15,21 +15,22 @@ struct SharedRow {
         mine(shared + threadIdx.x) {
         __shared__ Barrier come;
         x += row * x_row + begin * x_col;
-        if (threadIdx.x == 0) {
-            const int bytes = max(0, min(own, static_cast<int>(blockDim.x) * columns)) * int(sizeof(ELEMENT));
-            barrier_init(&come, 1);
-            barrier_init_fence();
-            barrier_expect(&come, ALIGNED ? bytes : 0);
-            if (ALIGNED && bytes > 0) copy_in(shared, x, bytes, &come);
-        }
-        if constexpr (!ALIGNED) {
+        if (threadIdx.x == 0) barrier_init(&come, 1);
+        begin_in_cluster();
+        if constexpr (ALIGNED) {
+            if (threadIdx.x == 0) {
+                const int bytes = max(0, min(own, static_cast<int>(blockDim.x) * columns)) * int(sizeof(ELEMENT));
+                barrier_expect(&come, bytes);
+                if (bytes > 0) copy_in(shared, x, bytes, &come);
+            }
+            barrier_wait(&come, 0);
+        } else {
 #pragma unroll 2
             for (int r = 0; r < VECTORS; ++r) {
                 shared[threadIdx.x + r * blockDim.x] = load_elements(x, x_col, column(r), own);
             }
         }
-        begin_cluster();
-        barrier_wait(&come, 0);
+        cluster_wait();
     }
 
     // The thread's r-th vector, zeros beyond the row's end.

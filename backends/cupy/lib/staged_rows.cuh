@@ -66,15 +66,15 @@ __device__ inline Barrier* told() {
     return barriers;
 }
 
-// A block is told something only after it began.
-__device__ inline void begin_cluster() {
+// Says that this block has begun, before which it may not be told anything: whoever tells waits, by cluster_wait.
+__device__ inline void begin_in_cluster() {
     if (threadIdx.x == 0) {
         barrier_init(&told()[0], 1);
         barrier_init(&told()[1], 1);
         barrier_init_fence();
     }
+    __syncthreads();
     cluster_arrive_relaxed();
-    cluster_wait();
 }
 
 // Each warp's `values` to place `own` of every block's `numbers`; waits until those of all warps have come. A half of
