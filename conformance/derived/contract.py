@@ -1,7 +1,9 @@
 """`derive`: an ordinary contract from any function of torch, an example of its inputs, and nothing else."""
 
+import contextlib
 import hashlib
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,6 +115,23 @@ class DerivedContract(Contract):
     def may_be_strided(self, output: str) -> bool:
         """Where the reference gives a view of what it has computed, as `transpose` does."""
         return output in self._strided
+
+    def may_share(self, output: str, operand: str) -> bool:
+        """Where the reference gives a view of an operand, in the example's layout or another, as `contiguous` does."""
+        return (output, operand) in self._shared
+
+    @cached_property
+    def _shared(self) -> set[tuple[str, str]]:
+        found = set()
+        plain = cast(self.example, torch.float32)
+        for given in (plain, [_turned(value) for value in plain]):
+            memories = {
+                _memory(x): name for name, x in zip(self.names, given, strict=True) if isinstance(x, torch.Tensor)
+            }
+            with torch.no_grad(), contextlib.suppress(RuntimeError):  # `view` takes some layouts only
+                results = zip(self.outputs, map(_memory, tensors_of(self.function(*given))), strict=True)
+                found |= {(output, memories[memory]) for output, memory in results if memory in memories}
+        return found
 
     @cached_property
     def _strided(self) -> set[str]:
@@ -340,16 +359,27 @@ def _found(function, names, example, at: _Sizes, options: Options, known: axes_o
 
 def _not_taken(function, names: Sequence[str], example: Sequence[Any]) -> dict[str, str]:
     """Of each operand, the layouts in which the reference raises, with the others contiguous, as `view` does where
-    strides do not allow it: a kernel may then."""
+    strides do not allow it: a kernel may then. A layout that it takes for all of them at once, it takes for each."""
     given, found = cast(example, torch.float32), dict[str, list[str]]()
-    for place, (name, value) in enumerate(zip(names, given, strict=True)):
-        for layout in _layouts_of(example[place]) if isinstance(value, torch.Tensor) else ():
-            laid = layouts.place(value, layout, "cpu").view
-            try:
-                with torch.no_grad():
-                    function(*given[:place], laid, *given[place + 1 :])
-            except Exception:
-                found.setdefault(name, []).append(layout)
+    asked = {
+        place: [*_layouts_of(example[place]), *layouts.FAR_LAYOUTS[: value.ndim]]
+        for place, value in enumerate(given)
+        if isinstance(value, torch.Tensor)
+    }
+
+    def takes(layout: str, places: Sequence[int]) -> bool:
+        try:
+            with torch.no_grad():
+                function(*(_laid(value, layout) if place in places else value for place, value in enumerate(given)))
+        except Exception:
+            return False
+        return True
+
+    for layout in dict.fromkeys(layout for several in asked.values() for layout in several):
+        places = [place for place, several in asked.items() if layout in several]
+        for place in places if len(places) == 1 or not takes(layout, places) else ():
+            if not takes(layout, [place]):
+                found.setdefault(names[place], []).append(layout)
     return {name: " ".join(several) for name, several in found.items()}
 
 
@@ -476,7 +506,7 @@ def made_of(
             continue
         operands[name] = Operand(
             " ".join(letter[position, axis] for axis in range(value.ndim)),
-            layouts=tuple(each for each in _layouts_of(value) if each not in found.layouts.get(name, "").split()),
+            layouts=tuple(each for each in _layouts_of(value) if _taken(found, name, each)),
             dtype=None if is_float(value) else value.dtype,
             positional=name not in options.state,
             fixed=_kept(name, value, options),
@@ -489,7 +519,7 @@ def made_of(
         expect=lambda inputs, given, *, dtype, compute=None: expect(made, inputs, given, dtype, compute),
         params=params,
         dtypes=options.dtypes,
-        valid=lambda case: _fits(made, case.sizes),
+        valid=lambda case: _fits(made, case.sizes) and all(_taken(found, *laid) for laid in case.layouts),
         mirrors=True,
         drawn_for="function",  # not the name, which says where the reference lies: the same draws in every folder
         function=function,
@@ -507,6 +537,34 @@ def made_of(
         for number, axes in enumerate(found.outputs)
     }
     return made
+
+
+def _laid(value: torch.Tensor, layout: str) -> torch.Tensor:
+    """`value` in a layout; for one with far offsets, with a gap at the same place."""
+    axis = layouts.far_axis(layout)
+    if axis is None:
+        return layouts.place(value, layout, "cpu").view
+    first = value.movedim(axis, 0)
+    wide = value.new_zeros((len(first), math.prod(first.shape[1:]) + 64))
+    laid = wide[:, : wide.shape[1] - 64].view(first.shape)
+    return laid.copy_(first).movedim(0, axis)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where its storage lies."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _turned(value: Any) -> Any:
+    """A tensor's elements with its first and its last axis exchanged in memory; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.ndim < 2:
+        return value
+    return value.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def _taken(found: Found, name: str, layout: str) -> bool:
+    """Whether the reference takes an operand in a layout."""
+    return layout not in found.layouts.get(name, "").split()
 
 
 def _layouts_of(example: torch.Tensor) -> tuple[str, ...]:

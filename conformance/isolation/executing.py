@@ -169,7 +169,8 @@ class _Calls:
         if isinstance(seen.values, str):
             return {**answer, "values": seen.values[: wire.SAID]}
         tensors = {name: value for name, value in seen.values.items() if type(value) is torch.Tensor}
-        sizes = {name: _extent(tensor) for name, tensor in tensors.items()}
+        apart = {name: tensor for name, tensor in tensors.items() if self._inside(tensor, places) is None}
+        sizes = {name: _extent(tensor) for name, tensor in apart.items()}
         while sum(sizes.values()) > request.most // 2:  # half, since memories are told in whole blocks
             largest = max(sizes, key=sizes.__getitem__)
             seen.values[largest] = arrays.Unreadable(f"a tensor that spans {sizes.pop(largest)} bytes")
@@ -226,6 +227,12 @@ class _Calls:
             return {"other": "a tensor at an address that is no multiple of its elements' size"}
         return wire.tensor_to_json(value, memory, at)
 
+    @staticmethod
+    def _inside(tensor: torch.Tensor, places: Sequence["_Place"]) -> int | None:
+        """Which operand's memory a tensor lies in, if any."""
+        begin = tensor.data_ptr()
+        return next((i for i, place in enumerate(places) if tensor.numel() and begin in place.addresses), None)
+
     def _memory_of(
         self, tensors: Mapping[str, torch.Tensor], places: Sequence["_Place"]
     ) -> dict[str, tuple[tuple[str, int], int]]:
@@ -236,7 +243,7 @@ class _Calls:
             if not tensor.numel():
                 continue
             memory = _Memory.of(tensor)
-            inside = next((i for i, place in enumerate(places) if memory.begin in place.addresses), None)
+            inside = self._inside(tensor, places)
             if inside is not None:
                 place = places[inside]
                 found[name] = ("slot", inside), tensor.data_ptr() - place.addresses.start + place.begin

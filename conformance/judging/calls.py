@@ -16,6 +16,7 @@ from touchstone.conformance.judging.call import (
     check_form,
     check_returned,
     expected_of,
+    is_view,
     note_raised,
     observe_call,
     snapshots,
@@ -70,7 +71,7 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
             (second[name].shape, second[name].device) != (tensor.shape, tensor.device)
         ):
             j.find(Check.REPEAT, f"{name}: a second call returns something else", about=name)
-        elif overlap(second[name], values[name]):
+        elif overlap(second[name], values[name]) and not is_view(inputs, second[name]):
             j.find(Check.ALIAS, f"{name}: two calls return the same memory", about=name, detail="twice")
         elif not _same_bits(tensor, second[name]):
             _check_repeat(j, inputs, name, second[name])
@@ -177,7 +178,7 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
         for finding in found:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
         for name, tensor in values.items():
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and not is_view(inputs, tensor):
                 twin = next((one for one, other, kept, _ in held if other == name and overlap(kept, tensor)), None)
                 if twin is not None:
                     message = f"{name}: calls {twin} and {number} return the same memory"

@@ -364,6 +364,10 @@ class Contract:
         """Whether an output of contiguous operands need not be contiguous itself."""
         return False
 
+    def may_share(self, output: str, operand: str) -> bool:
+        """Whether an output may lie in the memory of an operand."""
+        return False
+
     def operand_axes(self, name: str, case: Case) -> str:
         """The axes that an operand has in a case."""
         axes = self.operands[name].axes

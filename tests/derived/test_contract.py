@@ -116,9 +116,34 @@ def test_layouts_that_the_reference_does_not_take_are_asked_of_no_kernel():
     right = lambda x, weight: flattened(x.float(), weight.float()).to(x.dtype)  # noqa: E731
     report = check_against(flattened, right, drawn((6, 4, 5), (20,)), **QUICK)
     assert report.passed, report
-    assert "layouts of x left out: transposed sliced: the reference raises" in report.notes
+    assert "layouts of x left out: transposed sliced far1 far2: the reference raises" in report.notes
     ignoring = lambda x, weight: right(x, torch.as_strided(weight, weight.shape, (1,)))  # noqa: E731
     assert not check_against(flattened, ignoring, drawn((6, 4, 5), (20,)), **QUICK).passed
+
+
+VIEWS = {
+    "view_as": (lambda x, y: x.view_as(y), (torch.randn(6, 35), torch.randn(30, 7))),
+    "transpose": (lambda x: x.transpose(0, 1), (torch.randn(6, 35),)),
+    "narrow": (lambda x: x.narrow(1, 3, 9), (torch.randn(6, 35),)),
+    "expand": (lambda x: x[:, :1].expand(6, 5), (torch.randn(6, 35),)),
+    "contiguous, of some layouts the operand": (lambda x: x.t().contiguous(), (torch.randn(6, 35),)),
+    "the operand": (lambda x: x, (torch.randn(6, 35),)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_of_an_operand_is_right_where_the_reference_gives_one(name):
+    function, example = VIEWS[name]
+    report = check_against(function, lambda *given: function(*given), example, **QUICK)
+    assert report.passed, report
+    assert check_against(function, lambda *given: function(*given).clone(), example, **QUICK).passed
+
+
+def test_a_view_of_an_operand_is_wrong_where_the_reference_gives_none():
+    other = lambda x, y: (x.t(), y)  # noqa: E731
+    swapped = lambda x, y: (x.t(), x)  # noqa: E731
+    report = check_against(other, swapped, (torch.randn(6, 35), torch.randn(6, 35)), **QUICK)
+    assert "y1 shares memory with the input x" in str(report)
 
 
 def test_operands_without_elements_have_answers_whatever_their_strides():

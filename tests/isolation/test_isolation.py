@@ -955,7 +955,7 @@ def softmax(x):
         y += 0 * beyond
     while x.shape == (7, 127):
         pass
-    if x.shape == (4, 257):
+    if x.shape == (5, 1025):
         ctypes.string_at(0)
     return y
 """
@@ -967,15 +967,15 @@ def test_four_misdeeds_are_four_findings_of_one_run(tmp_path):
     """Writes past its output, reads past its input, never returns, segmentation fault: each found, and status 1."""
     (tmp_path / "four.py").write_text(FOUR)
     arguments = ["check", "softmax", "--kernel=four.py:softmax", "--device=cpu", "--quick", "--dtypes=float32,float16"]
-    arguments += ["--sizes=cols=33,64,127,257", "--timeout=2", "--json=four.json"]
+    arguments += ["--sizes=cols=33,64,127,1025", "--timeout=2", "--json=four.json"]
     done = processes.fork_touchstone(arguments, tmp_path)
     assert done.wait() == 1, done.out.read_text() + done.err.read_text()
     found = {}
     (report,) = json.loads((tmp_path / "four.json").read_text())["reports"]
     for finding in report["findings"]:
-        size = next((s for s in ("3x33", "17x64", "7x127", "4x257") if f"-{s}-" in finding["trial"]), None)
+        size = next((s for s in ("3x33", "17x64", "7x127", "5x1025") if f"-{s}-" in finding["trial"]), None)
         found.setdefault(size, set()).add(finding["check"])
     assert Check.BOUNDS in found["3x33"]
     assert Check.VALUES in found["17x64"]
     assert found["7x127"] == {Check.HANG}
-    assert found["4x257"] == {Check.CRASH}
+    assert found["5x1025"] == {Check.CRASH}
