@@ -614,7 +614,7 @@ class Text:
             if (word in ("__attribute__", "__attribute") and opens == "(") or (word == opens == "["):
                 for token in self.code[at + 1 : self._ends.get(at + 1, at + 1)]:
                     name = token.text.strip("_")
-                    if token.kind == "word" and (name in _OF_THE_HOST or name.startswith("no_sanitize")):
+                    if name in _OF_THE_HOST or name.startswith("no_sanitize"):
                         yield name
 
     def places(self, declaration: Declaration, word: str) -> Iterator[int]:

@@ -15,6 +15,7 @@ if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
 
 from numba import cuda
+from numba.cuda import types
 from numba.cuda.cudadrv import driver as stock
 
 from touchstone.backends.emulator.numba import driver, host, install
@@ -199,6 +200,38 @@ def test_blocks_of_as_many_elements_as_asked_for_have_128_threads():
     assert x.tolist() == [128] * 130
     block_sizes.forall(len(x), tpb=64)(x)
     assert x.tolist() == [64] * 130
+    tensor = torch.zeros(130, dtype=torch.bfloat16)
+    block_sizes.forall(len(tensor))(tensor)
+    assert tensor.tolist() == [128] * 130
+
+
+class AtMostFive:
+    """An extension, as `cuda.jit(extensions=[...])` takes them: a kernel works on a copy of an array, of which numbers
+    up to 5 come back."""
+
+    def prepare_args(self, kind, value, stream, retr):
+        if not isinstance(value, np.ndarray):
+            return kind, value
+        copy = value.copy()
+        retr.append(lambda: np.minimum(copy, 5, out=value))
+        return kind, copy
+
+
+def test_what_an_extension_leaves_to_the_end_of_a_launch_is_done():
+    x = np.zeros(5, np.float32)
+    cuda.jit(extensions=[AtMostFive()])(plus.py_func)[1, 32](x, 3.0)
+    assert x.tolist() == [3.0] * 5
+    cuda.jit(extensions=[AtMostFive()])(plus.py_func)[1, 32](x, 3.0)
+    assert x.tolist() == [5.0] * 5
+
+
+def test_an_extension_that_gives_another_kind_of_argument_is_an_error():
+    class Number:
+        def prepare_args(self, kind, value, stream, retr):
+            return types.float32, 1.0
+
+    with pytest.raises(TypeError, match=r"^plus: 2 values for \d+ parameters$"):
+        cuda.jit(extensions=[Number()])(plus.py_func)[1, 32](np.zeros(5, np.float32), 3.0)
 
 
 def test_a_kernel_can_be_sent_to_another_process():

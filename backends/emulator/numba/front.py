@@ -185,16 +185,16 @@ def install(gpu: bool | None = None) -> None:
             stock_call(self, args, launch_config)
 
     def for_all(self: Any, *args: Any) -> None:
-        if (gpu and _on_a_gpu(args)) or not (gpu or _of_torch(args)):
+        if _on_a_gpu(args):
             stock_for_all(self, *args)
         elif self.ntasks:
             threads = self.thread_per_block or 128
             launch(self.dispatcher, -(-self.ntasks // threads), threads, args, self.sharedmem)
 
     dispatcher.CUDADispatcher.call = call
-    dispatcher.ForAll.__call__ = for_all
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
     if gpu:
+        dispatcher.ForAll.__call__ = for_all
         host.install()
     else:
         driver.install()

@@ -31,7 +31,6 @@ class EngineKernel(_StockKernel):
         self.debug, self.lineinfo = bool(options.get("debug")), bool(options.get("lineinfo"))
         self.extensions = options.get("extensions") or []
         self.entry_point, self.objectmode = None, False
-        self.lifted: list[Any] = []
         self.shared_memory_carveout = None
         if options.get("shared_memory_carveout") is not None:
             self.shared_memory_carveout = self._parse_carveout(options["shared_memory_carveout"])

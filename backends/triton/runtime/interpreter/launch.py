@@ -270,7 +270,6 @@ def _patch_language() -> None:
     stock._patch_attr = patch_attr
     for language in (tl, tl.core):
         stock._patch_builtin(language, stock.interpreter_builder, scope)
-        stock._patch_builtin(language.tensor, stock.interpreter_builder, scope)
         stock._patch_lang_tensor(language.tensor, scope)
         stock._patch_lang_core(language, scope)
     stock._patch_builtin(tl.math, stock.interpreter_builder, scope)
