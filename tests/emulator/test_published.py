@@ -191,12 +191,19 @@ def test_macros_of_the_c_library_are_expanded(form):
         ("cuda mdspan", ["cuda/mdspan"], ["cuda/std/mdspan"]),
         ("x", ["cuda/std/array", "thrust/complex.h"], []),
         ("thrust", ["thrust/complex.h", "thrust/device_vector.h"], ["thrust/complex.h"]),
-        ("x", ["curand_kernel.h", "cuda_runtime.h", "cuda_gl_interop.h", "vector_types.h"],
+        ("x", ["curand_kernel.h", "cuda_runtime.h", "cuda_gl_interop.h", "cuda_vdpau_interop.h", "vector_types.h"],
          ["curand_kernel.h", "vector_types.h"]),
     ],
 )  # fmt: skip
 def test_headers_are_included_where_kernels_use_them(words, asked, headers):
     assert preprocess.headers_for(set(words.split()), asked) == headers
+
+
+def test_headers_of_cufft_are_included_where_there_are_any(monkeypatch, tmp_path):
+    """A kernel may use their types of complex numbers."""
+    (tmp_path / "cufft.h").write_text("")
+    monkeypatch.setattr(preprocess.compiler, "cuda_headers", lambda: tmp_path)
+    assert preprocess.headers_for({"cufftComplex"}, ["cufft.h", "cufftw.h"]) == ["cufft.h"]
 
 
 def test_no_branch_vanishes():

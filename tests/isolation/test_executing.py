@@ -2,6 +2,7 @@
 
 import os
 import py_compile
+from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import numpy as np
@@ -202,6 +203,14 @@ def raising(error):
 )
 def test_why_there_is_no_function(shared, error, told):
     assert introduced(shared, raising(error)) == (None, told)
+
+
+def test_a_process_without_a_function_ends(shared):
+    here, there = Pipe()
+    here.send("not looked at")
+    executing._execute(there, shared, raising(ValueError("fn: no such name")))
+    assert wire.received(shared, 0, here.recv_bytes()) == {"refused": "fn: no such name"}
+    assert there.poll() and not here.poll()  # no request was taken
 
 
 def test_a_function_that_is_there_and_one_that_does_not_fit(shared):

@@ -968,6 +968,14 @@ def test_after_each_of_many_calls_the_latest_outputs_are_looked_at_and_at_the_en
     assert j.outcome.instruments[:4] == ["allocator poison", "global state", "input guards", "inputs unchanged"]
 
 
+@pytest.mark.parametrize(("compute", "right"), [("tf32", False), ("tf32x3", True), ("bf16", True)])
+def test_in_the_first_size_only_tf32_is_beyond_the_budget_of_float32(monkeypatch, compute, right):
+    j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case_of("matmul", M=4, K=5, N=6)))
+    monkeypatch.setattr(call.causes, "on_case", lambda j, case: {"c": None})
+    monkeypatch.setattr(call.causes, "is_right", lambda j, case, name, got, answer: True)
+    assert call._right_with_others(j, j.case, ["c"], compute, 2) is right
+
+
 def test_families_that_a_size_has_not_are_no_reason_against_a_precision(monkeypatch):
     case, asked, of_first = case_of("matmul", M=4, K=5, N=6), [], case_of("matmul").sizes
     j = Judgement(subject(torch.matmul, "matmul"), CaseTrial(case))

@@ -182,6 +182,12 @@ def test_rows_of_three_have_no_factors_of_their_own():
     assert relation(rows, shape=(2, 4)) is not None and relation(rows, shape=(1, 7)) == "2 x the answer (2)"
 
 
+def test_what_a_mutant_explains_is_not_called_right_in_a_lower_precision():
+    told = diagnose(lambda x: softmax(x) * 1.005, case_of(), lower="tf32")
+    assert "mutant half_percent" in told and "tf32" not in told
+    assert "right as tf32: " in diagnose(lambda x: softmax(x) * 1.005, case_of(), lower="tf32", mutants=[])
+
+
 def test_the_kernel_is_called_once_on_each_case():
     case, calls = case_of(), []
 

@@ -402,10 +402,15 @@ def test_half_and_bfloat16_round_as_torch_does():
     assert torch.equal(y, x * x - 0.5) and torch.equal(z, (x.float() * 3).bfloat16())
 
 
+_NARROW = ("6__half", "13__nv_bfloat16")
+
+
 def test_narrow_floats_are_defined_under_the_names_they_have():
     known = narrow.definitions()
     assert {name for name, text in known.items() if f'i32 @"{name}"(ptr %' not in text} == set()
     assert {"_ZN6__halfC1Ef_nbst", "_ZN13__nv_bfloat16C1Ed_nbst", "_ZmlRK6__halfS1__nbst"} <= set(known)
+    operators = {f"_Z{name}RK{kind}S1__nbst" for name in ("pl", "mi", "ml", "dv") for kind in _NARROW}
+    assert operators <= set(known)
 
 
 @cuda.jit

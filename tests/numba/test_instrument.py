@@ -149,6 +149,13 @@ def test_every_form_of_access_is_checked():
     assert len(calls) == len(places) == 34
 
 
+def test_what_is_checked_is_still_done():
+    """Atomic operations are the emulator's own; all other accesses stay as they are."""
+    text, _, _ = instrument.instrument(parsed(FORMS), "tsn_base_test")
+    done = re.compile(r"^  (?:%\S+ = )?(?:load|store|(?:tail )?call void @llvm\.mem\w+).*", re.M)
+    assert done.findall(text) == done.findall(parsed(FORMS))
+
+
 def test_an_address_that_is_a_nested_constant_is_checked():
     held = "ptr addrspacecast (ptr addrspace(3) @held to ptr)"
     text = f"""

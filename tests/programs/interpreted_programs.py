@@ -91,6 +91,20 @@ def bfloat16_comparisons_see_the_sign():
 
 
 @triton.jit
+def _plus_a_number(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i) + tl.full((BLOCK,), 1.5, tl.bfloat16))
+
+
+@program("bfloat16")
+def numbers_of_bfloat16_are_written_down():
+    x = torch.randn(8).bfloat16()
+    out = torch.empty_like(x)
+    _plus_a_number[(1,)](x, out, 8)
+    _same(out, x + 1.5)
+
+
+@triton.jit
 def _cast(x_ptr, out_ptr, n, ROUNDING: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i, mask=i < n, other=0)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from touchstone.conformance.spec.budget import EPS, Expected, T, budget, dot_extra, overflow_threshold
+from touchstone.conformance.spec.budget import EPS, ROUNDED, Expected, T, budget, dot_extra, overflow_threshold
 from touchstone.conformance.spec.compare import compare
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -21,6 +21,12 @@ def f64(*values) -> torch.Tensor:
 
 def ulp(dtype: torch.dtype, value: float) -> float:
     return EPS[dtype] * 2.0 ** math.floor(math.log2(abs(value)))
+
+
+def test_what_a_declared_precision_rounds_its_operands_to():
+    """The distance of 1 from the next number: tf32 has 10 bits of a fraction, and two pieces of it have a bit more than
+    twice as many."""
+    assert {"bf16": torch.finfo(torch.bfloat16).eps, "tf32": 2.0**-10, "tf32x3": 2.0**-21} == ROUNDED
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

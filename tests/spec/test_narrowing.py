@@ -220,6 +220,8 @@ def test_parameters_of_other_kinds():
     varlen = registry.contract("attention_varlen")
     follows = next(name for name, options in varlen.params.items() if isinstance(options[0], From))
     assert _param(follows, "7", varlen) == 7
+    with pytest.raises(ValueError, match=f"{follows}: expected one such as "):  # it is no value by itself
+        _param(follows, str(varlen.params[follows][0]), varlen)
 
 
 def test_what_is_passed_on_cannot_be_changed():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import in_a_fork
 from touchstone.conformance.compiling.client import Compiler
 
 pytestmark = pytest.mark.needs("triton")
@@ -80,6 +81,19 @@ def test_a_folder_that_others_may_have_filled_is_not_used(caching, tmp_path, cap
     assert (path.read_bytes(), path.suffix) == (b"x", ".cubin")
     assert not path.is_relative_to(tmp_path / "cache")
     assert capsys.readouterr().err.count("Triton's compiled kernels are not kept") == 1
+
+
+def test_where_kernels_cannot_be_kept_a_process_chooses_for_those_that_it_forks(caching, monkeypatch, tmp_path):
+    monkeypatch.setattr(caching.knobs.cache, "manager_class", None)
+    caching.install()
+    assert caching._elsewhere.cache_info().currsize == 0  # nothing is chosen where they can
+    monkeypatch.setattr(caching.knobs.cache, "manager_class", None)
+    (tmp_path / "cache").mkdir(exist_ok=True)
+    (tmp_path / "cache").chmod(0o777)
+    caching._trusted.cache_clear()
+    caching.install()
+    forked = in_a_fork(lambda: caching.VerifiedCache("KEY").put(b"x", "k.cubin"), tmp_path)
+    assert Path(forked).read_bytes() == b"x" and caching.VerifiedCache("KEY").put(b"x", "k.cubin") == forked
 
 
 def test_what_cannot_be_written_goes_elsewhere_and_that_is_said(caching, tmp_path, capsys):

@@ -237,4 +237,10 @@ def test_what_calls_ask_is_heard_while_one_is_asked_about():
         return ask((len(x), 4), key="softmax")
 
     assert [question.sizes for question in tuning._questions(softmax, {"x": [1, 2]})] == [(2, 4)]
+
+    def fused(x):
+        ask((len(x), 8), key="op.softmax")
+        ask((len(x), 4), key="op.fused")
+
+    assert [question.key for question in tuning._questions(fused, {"x": [1, 2]})] == ["op.fused"]  # not who asked first
     assert tuning._asked.get() is None
