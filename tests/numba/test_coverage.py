@@ -18,6 +18,7 @@ from numba.cuda import types
 from numba.cuda.core import config
 from numba.cuda.extending import intrinsic
 
+from touchstone.backends.emulator.errors import Deadlock
 from touchstone.backends.emulator.numba import install, launch, narrow, one_layout
 
 FULL = 0xFFFFFFFF
@@ -400,6 +401,23 @@ def test_half_and_bfloat16_round_as_torch_does():
     y, z = torch.empty_like(x), torch.empty_like(x)
     launch(brain, 2, 32, (x, y, z))
     assert torch.equal(y, x * x - 0.5) and torch.equal(z, (x.float() * 3).bfloat16())
+
+
+@cuda.jit
+def first_waits_for_last(flag):
+    if cuda.threadIdx.x == 0 and cuda.blockIdx.x == 0:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+    elif cuda.threadIdx.x == 0 and cuda.blockIdx.x == cuda.gridDim.x - 1:
+        cuda.atomic.add(flag, 0, 1)
+
+
+@pytest.mark.parametrize("cooperative", [None, False])
+def test_blocks_are_resident_at_once_where_that_is_asked_for(cooperative):
+    """More of them than a GPU holds."""
+    launch(first_waits_for_last, 3000, 32, (np.zeros(1, np.int32),), cooperative=True)
+    with pytest.raises(Deadlock, match="waits in a loop for memory that no thread changes"):
+        launch(first_waits_for_last, 3000, 32, (np.zeros(1, np.int32),), cooperative=cooperative)
 
 
 _NARROW = ("6__half", "13__nv_bfloat16")

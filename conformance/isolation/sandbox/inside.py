@@ -204,8 +204,7 @@ def _relay(settings: Settings, child: int, printed: int) -> int:
             if not more:
                 poll.unregister(printed)
         if watched in ready:
-            with contextlib.suppress(OSError):
-                _pass_on(settings, printed, left, everything=True)
+            _pass_on(settings, printed, left, everything=True)
             status = os.waitpid(child, 0)[1]
             if orphaned:  # nobody else is left to clear up
                 if Measure.PROCESSES not in settings.measures:
