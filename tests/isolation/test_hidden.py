@@ -595,6 +595,15 @@ def test_which_tensors_are_memory():
     assert hidden._extent(view) == (view.data_ptr(), view.data_ptr() + 4 * (10 + 4 + 1))
 
 
+def test_the_library_copies_no_operand_out_of_what_is_no_memory_itself(operand):
+    """A sparse tensor over the operand: its copy would not be hidden."""
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        of_row = torch.sparse_coo_tensor(torch.arange(4)[None], x[1], (4,), check_invariants=False)
+        copied = of_row.clone().to_dense()
+    assert not torch.equal(copied, given[1])
+
+
 def test_in_which_memory_a_tensor_lies(operand):
     _, x, memory = operand
     host = Host([memory], DRAW)
