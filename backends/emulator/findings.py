@@ -55,7 +55,11 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
         message = f"{who} {verb} {whose}at an address that is no multiple of {report.mask}: {where}"
     elif kind == 3:
         message = f"{who} {verb} {what} {_region(loaded, report, regions)}, " + (
-            "which an asynchronous copy has yet to fill" if text else "which no thread of its block has written"
+            f"which {_other(report)} writes later, at {there}: no barrier lies between"
+            if text == "later"
+            else "which an asynchronous copy has yet to fill"
+            if text
+            else "which no thread of its block has written"
         )
     elif kind == 4:
         message = f"{who} waits at the block's barrier, but {_missing(report, there)}"
@@ -78,12 +82,9 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
                 f"{_missing(report, there)}"
             )
     elif kind == 7:
-        same = bytes(report.here.block) == bytes(report.there.block)
-        other = f"thread {_tuple(report.there.thread)}" if same else thread_name(report.there)
-        message = (
-            f"{_element(loaded, report, regions)}: {who} {verb} it, {other} {verbs[report.there.access]} it at "
-            f"{there}, " + (f"and no {text} lies between" if text else "and nothing orders the two")
-        )
+        lacks = f"and no {text} lies between" if text else "and nothing orders the two"
+        other = f"{_other(report)} {verbs[report.there.access]} it at {there}"
+        message = f"{_element(loaded, report, regions)}: {who} {verb} it, {other}, {lacks}"
     elif kind == 9:
         over = f"stores over {what} {report.mask} times before any thread has read what it stored there"
         message = (
@@ -94,6 +95,12 @@ def error(kernel: str, loaded: Loaded, report: Report, regions: list[Argument]) 
     else:
         message = f"{who}: {text}"
     return _KINDS[kind](f"{kernel} ({here}): {message}")
+
+
+def _other(report: Report) -> str:
+    """The second thread of a finding, by its block too where that is another."""
+    same = bytes(report.here.block) == bytes(report.there.block)
+    return f"thread {_tuple(report.there.thread)}" if same else thread_name(report.there)
 
 
 def _missing(report: Report, there: str) -> str:
@@ -138,7 +145,10 @@ def _element(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
 def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     """Where an access lies: "of y[3, 5]", or how far outside the nearest argument, array or variable."""
     if report.region_kind == 0:
-        return f"at {report.address:#x}, which lies in no argument{_by_an_entry(report.address, regions)}"
+        return (
+            f"at {report.address:#x}, which lies in no argument{_by_an_entry(report.address, regions)}"
+            f"{_wrapped(report.address, regions)}"
+        )
     offset, extent, item = report.offset, report.extent, max(1, report.item)
     if offset >= 0 and offset + report.size <= extent:
         return f"of {_element(loaded, report, regions)}"
@@ -154,7 +164,20 @@ def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
         where = f"just past the end of {size}"
     else:
         where = f"{offset - extent} bytes past the end of {size}"
-    return where if offset % item else f"{where}, at element offset {offset // item}"
+    at = "" if offset % item else f", at element offset {offset // item}"
+    return f"{where}{at}{_wrapped(report.address, regions)}"
+
+
+def _wrapped(address: int, regions: list[Argument]) -> str:
+    """That an address would lie in an argument whose offset has more bits than a signed integer of 32, if it had."""
+    for region in regions:
+        offset, rest = divmod(address - region.start, max(1, region.item))
+        if not rest and -(2**31) <= offset < 0 <= offset + 2**32 < region.bytes // max(1, region.item):
+            return (
+                f"; offset {offset + 2**32} of {region.name} is {offset} in an int of 32 bits, which overflows: it has "
+                "to be computed in 64"
+            )
+    return ""
 
 
 def _by_an_entry(address: int, regions: list[Argument]) -> str:

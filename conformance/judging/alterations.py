@@ -555,10 +555,16 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         yield "without the logarithm: the sum", lambda o: o.out.exp()
         yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
     if name in ("logsumexp", "softmax"):
-        for tile in TILES:
+        for tile in (1, *TILES):
             if tile < size:
-                text = f"of a running sum in tiles of {tile} that is not scaled anew where the maximum grows"
+                each = f"in tiles of {tile}" if tile > 1 else "of one element after the other"
+                text = f"of a running sum {each} that is not scaled anew where the maximum grows"
                 yield text, partial(_not_scaled, dim, tile)
+        for tile in TILES:
+            if WARP <= tile < size:
+                text = f"of {tile} running sums, by the index modulo {tile}, that are not scaled anew where their"
+                yield f"{text} maximum grows", partial(_lanes_not_scaled, dim, tile)
+            if tile < size:
                 yield f"of tiles of {tile}, of each less its own maximum", partial(_own_maximum, dim, tile)
                 text = f"NaN in rows whose first tile, of {tile}, is all -inf: -inf less a maximum of -inf"
                 yield text, partial(_hidden_first, dim, tile)
@@ -634,6 +640,21 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()
     return found.reshape(operation.out.shape)
+
+
+def _lanes_not_scaled(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, of running sums of every `lanes`-th element each, whose addends keep the
+    maximum that their sum knew when they came; the sums are brought together as they have to be."""
+    x = operation.args[0].movedim(dim, -1)
+    rows = -(-x.shape[-1] // lanes)
+    x = torch.nn.functional.pad(x, (0, rows * lanes - x.shape[-1]), value=-math.inf).unflatten(-1, (rows, lanes))
+    known = x.cummax(-2).values
+    last = known[..., -1, :]
+    total = (x - known).exp().masked_fill(x == -math.inf, 0.0).sum(-2)
+    log_sum = (last + total.log()).logsumexp(-1)
+    if operation.site[1] == "softmax":
+        return (operation.args[0] - log_sum.unsqueeze(-1).movedim(-1, dim)).exp()
+    return log_sum.reshape(operation.out.shape)
 
 
 def _own_maximum(dim: int, tile: int, operation: Operation) -> torch.Tensor:

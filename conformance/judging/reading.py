@@ -310,26 +310,30 @@ def _by_another_index(contract: Contract, case: Case, exact: Operands) -> Iterat
     counts = {name: value for name, value in case.param.items() if type(value) is int}
     for letter, names in vectors.items():
         size = case.size.get(letter)
-        by = {str(tile): tile for tile in (32, 64, 128, 256)}
+        by: dict[str, Callable[[Case], int]] = {str(tile): partial(_tile, tile) for tile in (32, 64, 128, 256)}
         for name, count in counts.items():
-            by |= {name: count}
+            by |= {name: partial(_parameter, name)}
             if isinstance(size, int) and count > 0:
-                by |= {f"({letter}/{name})": size // count}
+                by |= {f"({letter}/{name})": partial(_share, letter, name)}
         for text, number in by.items():
-            if not isinstance(size, int) or not 0 < number < size:
+            if not isinstance(size, int) or not 0 < number(case) < size:
                 continue
             shown = " and ".join(names)
-            if number > 1:
-                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, partial(_quotients, number))
-            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, partial(_remainders, number))
+            if number(case) > 1:
+                yield f"{shown} were indexed by {letter} // {text}", _gathered(names, number, torch.floor_divide)
+            yield f"{shown} were indexed by {letter} % {text}", _gathered(names, number, torch.remainder)
 
 
-def _quotients(by: int, index: torch.Tensor) -> torch.Tensor:
-    return index // by
+def _tile(tile: int, case: Case) -> int:
+    return tile
 
 
-def _remainders(by: int, index: torch.Tensor) -> torch.Tensor:
-    return index % by
+def _parameter(name: str, case: Case) -> int:
+    return int(case.param[name])
+
+
+def _share(letter: str, name: str, case: Case) -> int:
+    return int(case.size[letter]) // int(case.param[name])
 
 
 def _begun_again(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
@@ -351,9 +355,14 @@ def _tiled(axis: int, tile: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda value: value.index_select(axis, torch.arange(value.shape[axis]) % tile)
 
 
-def _gathered(names: Sequence[str], index: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+def _gathered(
+    names: Sequence[str], number: Callable[[Case], int], index: Callable[[torch.Tensor, int], torch.Tensor]
+) -> Change:
+    """Vectors at other indices, which follow from their own and from a number of the case."""
+
     def gathered(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
-        moved = {n: v[index(torch.arange(len(v)))] for n, v in exact.items() if n in names and v is not None}
+        by = number(case)
+        moved = {n: v[index(torch.arange(len(v)), by)] for n, v in exact.items() if n in names and v is not None}
         return {**exact, **moved}, case.param
 
     return gathered

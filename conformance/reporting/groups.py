@@ -15,17 +15,18 @@ NUMBERS = re.compile(r"0x[0-9a-f]+|[-+]?\d[\d.]*(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
 FAMILY = re.compile(r"(?:float32|float16|bfloat16)-[^-]+-(\w+)")  # of values, in the name of a case
 CALL = re.compile(r"^call \d+ of \d+[^:]*: ")  # of a trial of many calls
 DTYPE = re.compile(r"\b(?:float32|float16|bfloat16)\b")
+WHY = re.compile(r"equals the reference, but |\bas if ")  # of a diagnosis that names a cause
 
 
 @dataclass(frozen=True)
 class Group:
-    """Findings alike: the first is the example that is shown."""
+    """Findings alike. The example that is shown is the first whose diagnosis names a cause, or the first of all."""
 
     findings: Sequence[Finding]
 
     @property
     def example(self) -> Finding:
-        return self.findings[0]
+        return next((found for found in self.findings if WHY.search(found.diagnosis or "")), self.findings[0])
 
     @property
     def id(self) -> str:
@@ -42,7 +43,8 @@ class Group:
 
     def _others(self) -> str:
         """How many other trials there are, by dtype, and their families of values."""
-        others = [finding.case for finding in self.findings[1:]]
+        example = self.example
+        others = [finding.case for finding in self.findings if finding is not example]
         if not others:
             return ""
         dtypes = Counter(match[0] for case in others if (match := DTYPE.search(case)))

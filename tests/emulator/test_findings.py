@@ -32,6 +32,7 @@ KINDS = {
     "uninitialised": emulator.UninitialisedShared,
     "exchanged_first": emulator.UninitialisedShared,
     "unwritten_tail": emulator.UninitialisedShared,
+    "read_early": emulator.UninitialisedShared,
     "early_return": emulator.DivergentBarrier,
     "two_barriers": emulator.DivergentBarrier,
     "lanes_gone": emulator.InactiveLanes,
@@ -83,6 +84,12 @@ def test_messages_name_the_element(program):
     with pytest.raises(emulator.OutOfBounds, match="4 bytes before the start of x"):
         launch(program, "before_start_wrong")
     with pytest.raises(emulator.UninitialisedShared, match=r"the shared array tile\[63\]"):
+        launch(program, "unwritten_tail_wrong")
+    line = 1 + SOURCE[: SOURCE.index("// STORE read_early\n")].count("\n")
+    later = rf"tile\[63\], which thread \(63, 0, 0\) writes later, at findings.cu:{line}: no barrier lies between"
+    with pytest.raises(emulator.UninitialisedShared, match=later):
+        launch(program, "read_early_wrong")
+    with pytest.raises(emulator.UninitialisedShared, match="which no thread of its block has written$"):
         launch(program, "unwritten_tail_wrong")
     with pytest.raises(emulator.DivergentBarrier, match=r"thread \(40, 0, 0\) has run to its end"):
         launch(program, "early_return_wrong")

@@ -114,6 +114,12 @@ REPORTS = [
         errors.UninitialisedShared,
         "T reads 4 bytes of the dynamic shared memory at byte offset 20, which no thread of its block has written",
     ),
+    (
+        dict(kind=3, offset=20, text=b"later", **SHARED),
+        errors.UninitialisedShared,
+        f"T reads 4 bytes of the shared array tile[1, 1], which {T5} writes later, at soft.cu:7: no barrier lies "
+        "between",
+    ),
     (dict(kind=4), errors.DivergentBarrier, f"T waits at the block's barrier, but {T5} has run to its end"),
     (
         dict(kind=4, there=place(7, thread=(5, 0, 0), state=1)),
@@ -199,6 +205,22 @@ def test_an_address_that_an_entry_of_a_table_leads_to():
     assert where(900001, [regions[1], gaps]) == ""
     array = arguments.extent(table.numpy(), "array")
     assert where(900001, [regions[1], array]).endswith("900001 is array[1, 1]")
+
+
+def test_an_offset_that_32_bits_do_not_hold():
+    wide = Argument("wide", 2**34, 2 * (2**31 + 100), 2, (2**31 + 100,), (1,))
+
+    def told(offset, region=wide, region_kind=1, rest=0):
+        address = region.start + offset * region.item + rest
+        fields = dict(region_kind=region_kind, region_index=0, extent=region.bytes, item=region.item)
+        report = Report(kind=1, size=2, address=address, offset=address - region.start, here=place(3), **fields)
+        return str(findings.error("k", LOADED, report, [region])).partition("; ")[2]
+
+    first = f"offset {2**31} of wide is {-(2**31)} in an int of 32 bits, which overflows: it has to be computed in 64"
+    assert told(-(2**31)) == told(-(2**31), region_kind=0) == first
+    assert told(99 - 2**31).startswith(f"offset {2**31 + 99} of wide is {99 - 2**31} in an int of 32 bits")
+    assert told(100 - 2**31) == told(-1) == told(-(2**31) - 1) == told(2**31 + 100) == told(-(2**31), rest=1) == ""
+    assert told(-(2**31), wide._replace(bytes=2 * (2**31 - 1))) == ""
 
 
 def test_a_line_is_the_innermost_of_the_users(monkeypatch):

@@ -276,7 +276,8 @@ def lse(x):
     return torch.logsumexp(x, 1)
 
 
-RUNNING = "of a running sum in tiles of {} that is not scaled anew where the maximum grows"
+RUNNING = "of a running sum {} that is not scaled anew where the maximum grows"
+RUNS = {1: "of one element after the other", 2: "in tiles of 2", 4: "in tiles of 4"}
 MAXIMUM = "of tiles of {}, of each less its own maximum"
 HIDDEN = "NaN in rows whose first tile, of {}, is all -inf: -inf less a maximum of -inf"
 
@@ -337,7 +338,7 @@ OF_FIVE = [
             "the maximum alone": FIVE.amax(1),
             "of an empty sum, without all 5": torch.full((2,), -math.inf, dtype=F64),
         }
-        | {RUNNING.format(tile): not_scaled(tile)[0] + not_scaled(tile)[1].log() for tile in (2, 4)}
+        | {RUNNING.format(run): not_scaled(tile)[0] + not_scaled(tile)[1].log() for tile, run in RUNS.items()}
         | {MAXIMUM.format(tile): FIVE.amax(1) + own_maxima(tile).sum(1).log() for tile in (2, 4)}
         | {HIDDEN.format(tile): lse(FIVE) for tile in (2, 4)}
         | of_parts(CUT | LEFT_OUT, lse)
@@ -351,8 +352,8 @@ OF_FIVE = [
             "not divided by its sum": (FIVE - FIVE.amax(1, keepdim=True)).exp(),
         }
         | {
-            RUNNING.format(tile): (FIVE - not_scaled(tile)[0][:, None]).exp() / not_scaled(tile)[1][:, None]
-            for tile in (2, 4)
+            RUNNING.format(run): (FIVE - not_scaled(tile)[0][:, None]).exp() / not_scaled(tile)[1][:, None]
+            for tile, run in RUNS.items()
         }
         | {MAXIMUM.format(tile): own_maxima(tile) / own_maxima(tile).sum(1, keepdim=True) for tile in (2, 4)}
         | {HIDDEN.format(tile): softmax(FIVE, lse(FIVE)) for tile in (2, 4)}
@@ -397,7 +398,7 @@ def test_a_running_sum_of_hidden_elements_is_that_of_the_others(reference):
     x = FIVE.clone()
     x[:, 0] = -math.inf
     found, plain = tried(reference, {"x": x})
-    (value,) = (value for words, value in found.items() if RUNNING.format(2) in words)
+    (value,) = (value for words, value in found.items() if RUNNING.format(RUNS[2]) in words)
     assert bool(value.isfinite().eq(plain.isfinite()).all())
 
 

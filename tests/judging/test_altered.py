@@ -227,7 +227,14 @@ def test_random_words_of_another_key(of, text):
     assert told is None if text is None else text in told
 
 
-@pytest.mark.parametrize(("tile", "text"), [(16, "in tiles of 16 that is not scaled anew"), (5, None)])
+@pytest.mark.parametrize(
+    ("tile", "text"),
+    [
+        (16, "of a running sum in tiles of 16 that is not scaled anew"),
+        (1, "of a running sum of one element after the other that is not scaled anew"),
+        (5, None),
+    ],
+)
 def test_a_running_sum_that_is_not_scaled_anew(tile, text):
     def fn(x):
         largest, total = x.new_full((len(x), 1), -torch.inf), x.new_zeros(len(x), 1)
@@ -237,6 +244,20 @@ def test_a_running_sum_that_is_not_scaled_anew(tile, text):
         return (x - largest).exp() / total
 
     told = said("softmax", fn, rows=5, cols=73)
+    assert told is None if text is None else text in told
+
+
+@pytest.mark.parametrize(("lanes", "text"), [(32, "of 32 running sums, by the index modulo 32, that"), (31, None)])
+def test_running_sums_of_lanes_that_are_not_scaled_anew(lanes, text):
+    def fn(x):
+        largest, total = x.new_full((len(x), lanes), -torch.inf), x.new_zeros(len(x), lanes)
+        for part in x.split(lanes, 1):
+            width = part.shape[1]
+            largest[:, :width] = torch.maximum(largest[:, :width], part)
+            total[:, :width] += (part - largest[:, :width]).exp()
+        return (x - (largest + total.log()).logsumexp(1, keepdim=True)).exp()
+
+    told = said("softmax", fn, rows=5, cols=173)
     assert told is None if text is None else text in told
 
 

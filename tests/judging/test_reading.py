@@ -1107,6 +1107,10 @@ def test_vectors_by_the_axis_before_and_by_parts_of_their_index():
     for how, places in index.items():
         moved, _ = changes[f"weight and bias were indexed by C {how}"](exact, case)
         assert all(torch.equal(moved[name], exact[name][places]) for name in ("weight", "bias")), how
+    other_contract, other = of_case("group_norm", params={"groups": 3}, N=2, C=6, trailing=(5,))
+    exact = other_contract.build(other).exact  # in another size by that size's own number
+    moved, _ = changes["weight and bias were indexed by C % (C/groups)"](exact, other)
+    assert torch.equal(moved["weight"], exact["weight"][[0, 1, 0, 1, 0, 1]])
     contract, case = of_case("group_norm", params={"groups": 1}, N=2, C=12, trailing=(5,))
     ones = texts(reading._by_another_index(contract, case, contract.build(case).exact))
     assert ones == ["weight and bias were indexed by C % groups"]  # by 1 nothing is divided

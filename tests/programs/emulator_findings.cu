@@ -113,6 +113,17 @@ extern "C" __global__ void unwritten_tail_right(const float* x, float* y, int n)
   __syncthreads();
   if (threadIdx.x < n) y[threadIdx.x] = tile[63 - threadIdx.x];
 }
+extern "C" __global__ void read_early_wrong(const float* x, float* y, int n) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];  // STORE read_early
+  if (threadIdx.x < n) y[threadIdx.x] = tile[63 - threadIdx.x];  // LINE read_early
+}
+extern "C" __global__ void read_early_right(const float* x, float* y, int n) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x < n) y[threadIdx.x] = tile[63 - threadIdx.x];
+}
 extern "C" __global__ void early_return_wrong(const float* x, float* y, int n) {
   if (threadIdx.x >= n) return;
   __syncthreads();  // LINE early_return

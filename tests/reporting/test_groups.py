@@ -58,6 +58,23 @@ def test_wrong_values_are_grouped_by_output_requirement_and_what_is_there():
     assert counts([wrong("0.25"), leaning]) == [1, 1]
 
 
+def test_the_example_is_the_first_whose_diagnosis_names_a_cause():
+    def wrong(case, diagnosis):
+        message = "y: 3 of 99 elements wrong; first at [0, 2]: got 0.25, expected 0.5 ± 1e-7"
+        return finding(Check.VALUES, message, case, error=3.0, about="y", diagnosis=diagnosis)
+
+    where = wrong("float32-3x33-normal", "y: wrong: everything")
+    none = wrong("float32-1x1-tiny", None)
+    as_if = wrong("float16-3x33-normal", "y: wrong: everything; as if weight were 0")
+    mutant = wrong("bfloat16-3x33-normal", "equals the reference, but the sign is wrong (mutant negated)")
+    for causes in ([as_if, mutant], [mutant, as_if]):
+        (group,) = grouped([none, where, *causes])
+        assert group.example is causes[0]
+        assert f"in {causes[0].case}, and 3 more findings: 2 float32" in group.text()
+    (group,) = grouped([where, none])
+    assert group.example is where
+
+
 def test_messages_without_their_numbers_dtypes_and_calls():
     dtype = "y: expected torch.{}, got torch.float32"
     found = [finding(Check.DTYPE, dtype.format(name), about="y") for name in ("float16", "bfloat16")]

@@ -1,11 +1,13 @@
 #include "accesses.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "clusters.h"
 #include "fibers.h"
 #include "memory.h"
 #include "races.h"
+#include "reports.h"
 
 namespace engine {
 namespace {
@@ -19,6 +21,25 @@ inline __attribute__((always_inline)) void note(
                                    w->current->number, static_cast<uint32_t>(pc - base)};
     w->launch->writers->note(address, size, writer);
   }
+}
+
+// A thread reads shared memory that nobody has written, and does not go on. What others of its block do first, up to
+// where they wait, tells whether one of them writes there with no barrier between.
+__attribute__((cold, noinline)) void read_too_early(
+    Worker* w, Block* block, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  if (w->launch->races) settle(w);
+  while (w->early.block) yield_now(w);  // another thread has done so before
+  w->early = {block, w->current, address, size, pc, access};
+  for (int turn = 0; turn < 64 && !w->early.met && !w->empty(); ++turn) yield_now(w);
+  fail(TS_UNINITIALISED_SHARED, [](ts_report&) {});
+}
+
+void note_first_write(Worker* w, const Block* block, uint64_t address, uint64_t size, int access, uint64_t pc) {
+  Early& early = w->early;
+  if (block != early.block || w->lands || early.met) return;
+  if (address >= early.address + early.size || early.address >= address + size) return;
+  early.met = true;
+  place(early.who, w->current, pc, access);
 }
 
 __attribute__((noinline)) void look_up(Worker* w, uint64_t address, uint64_t size, int access, uint64_t pc) {
@@ -35,9 +56,14 @@ __attribute__((noinline)) void look_up(Worker* w, uint64_t address, uint64_t siz
       flying |= states[i] == IN_FLIGHT;
     }
     if (missing) return refuse(w, TS_OUT_OF_BOUNDS, address, size, access, pc);
-    if (unwritten && access != WRITE) return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ?
-        "in flight" : "");
-    if (unwritten) std::memset(states, WRITTEN, size);
+    if (unwritten && access != WRITE) {
+      if (!flying && !w->lands && !w->copies) return read_too_early(w, block, address, size, access, pc);
+      return refuse(w, TS_UNINITIALISED_SHARED, address, size, access, pc, flying ? "in flight" : "");
+    }
+    if (unwritten) {
+      if (w->early.block) note_first_write(w, block, address, size, access, pc);
+      std::memset(states, WRITTEN, size);
+    }
     if (block->stages && !w->lands) follow_stages(w, block, offset, size, access, pc);
     if (w->watched) note(w, address, size, access, pc, false);
     return;

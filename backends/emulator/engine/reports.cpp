@@ -84,6 +84,18 @@ void describe_nearest(Worker* w, ts_report& report, uint64_t address) {
   if (best > uint64_t(1) << 32) report.region_kind = TS_NO_REGION;
 }
 
+void report_early(Worker* w, ts_report& report) {
+  const Early& early = w->early;
+  report.kind = TS_UNINITIALISED_SHARED;
+  place(report.here, early.reader, early.pc, early.access);
+  report.address = early.address;
+  report.size = early.size;
+  describe_nearest(w, report, early.address);
+  if (!early.met) return;
+  report.there = early.who;
+  std::strncpy(report.text, "later", sizeof report.text - 1);
+}
+
 void refuse(Worker* w, ts_kind kind, uint64_t address, uint64_t size, int access, uint64_t pc, const char* text) {
   fail(kind, [&](ts_report& report) {
     place(report.here, w->current, pc, access);

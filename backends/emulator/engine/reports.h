@@ -15,6 +15,9 @@ void stop();
 // The argument, shared array or global that is nearest to `address`.
 void describe_nearest(Worker* w, ts_report& report, uint64_t address);
 
+// The finding of what was read too early, which comes before all others.
+void report_early(Worker* w, ts_report& report);
+
 // `fill` writes the report, if no other finding has.
 template <class Fill>
 __attribute__((cold, noinline)) void fail(ts_kind kind, Fill fill) {
@@ -23,7 +26,7 @@ __attribute__((cold, noinline)) void fail(ts_kind kind, Fill fill) {
     std::lock_guard<std::mutex> hold(launch->lock);
     if (!launch->failed) {
       launch->report->kind = kind;
-      fill(*launch->report);
+      worker->early.block ? report_early(worker, *launch->report) : fill(*launch->report);
       launch->failed = true;
     }
   }

@@ -189,6 +189,16 @@ struct Launch {
 };
 
 // One core: its fibers run one at a time.
+// Shared memory of a block that a thread reads before anybody has written it, and who has written it since.
+struct Early {
+  const Block* block = nullptr;
+  const Fiber* reader = nullptr;
+  uint64_t address = 0, size = 0, pc = 0;
+  int access = 0;
+  bool met = false;
+  ts_place who = {};
+};
+
 struct Worker {
   // Read by every access, so first.
   uint64_t shared_base = 0, shared_bytes = 0;
@@ -227,6 +237,7 @@ struct Worker {
     unsigned char before[16];
     shadow::Record first, second;
   } repeated;
+  Early early;
 
   bool empty() const { return head == tail; }
   void push(Fiber* fiber) { ring[tail++ & (ring.size() - 1)] = fiber; }
