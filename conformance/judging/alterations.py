@@ -250,7 +250,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
     elif name in REDUCTIONS:
         yield from _of_reduction(name, operation)
     elif name in ("tril", "triu"):
-        yield from _of_triangle()
+        yield from _of_triangle(name, operation)
     elif name in BASES:
         yield BASES[name], lambda o: getattr(torch, BASES[name])(o.args[0])
     elif name == "repeat_interleave":
@@ -571,6 +571,8 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
     if name in ("logsumexp", "softmax"):
         yield f"of an empty sum, without all {size}", partial(_of_part, dim, 0, 0)
     if name == "softmax":
+        yield "of powers of e over a sum of powers of 2", partial(_in_two_bases, dim, math.e, 2.0)
+        yield "of powers of 2 over a sum of powers of e", partial(_in_two_bases, dim, 2.0, math.e)
         yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
     for tile in _cut(size):
         whole_tiles = size // tile * tile
@@ -640,6 +642,12 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()
     return found.reshape(operation.out.shape)
+
+
+def _in_two_bases(dim: int, above: float, below: float, operation: Operation) -> torch.Tensor:
+    """A softmax whose numerators are powers of another number than those in its sum."""
+    less = operation.args[0] - operation.args[0].amax(dim, keepdim=True)
+    return torch.pow(above, less) / torch.pow(below, less).sum(dim, keepdim=True)
 
 
 def _lanes_not_scaled(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
@@ -716,11 +724,21 @@ def _of_rounded(dtype: torch.dtype, operation: Operation) -> torch.Tensor:
     return operation.of(*(x.to(dtype).to(x.dtype) for x in operation.args[:2]))
 
 
-def _of_triangle() -> Iterator[tuple[str, Step]]:
+def _of_triangle(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
     yield "from the top left: of the diagonal 0", lambda o: o.func(o.args[0])
     for by in (1, -1):
         text = f"of the diagonal one {'later' if by > 0 else 'earlier'}"
         yield text, partial(_moved_by, by)
+    for tile in TILES if name == "tril" else ():
+        if WARP // 2 <= tile < operation.out.shape[-1]:
+            text = f"without what lies beyond the end of the row's tile of {tile}, counted from the top left"
+            yield f"{text}: a loop that ends there, whatever the diagonal", partial(_within_tiles, tile)
+
+
+def _within_tiles(tile: int, operation: Operation) -> torch.Tensor:
+    """A triangle of which a row's elements beyond the end of the tile that the row itself lies in are 0."""
+    rows, cols = (torch.arange(size) for size in operation.out.shape[-2:])
+    return operation.out * (cols < (rows // tile + 1)[:, None] * tile)
 
 
 def _moved_by(by: int, operation: Operation) -> torch.Tensor:

@@ -118,14 +118,18 @@ class Search:
         return len(self.others) > 1 and any(self.further(other) is None for other in self.others)
 
     def stands(self, alteration: Alteration) -> bool:
-        """Whether a change explains what the kernel gives with other values too, and on a plain case where that is
-        wrong."""
+        """Whether a change explains what the kernel gives with other values too, and on a plain case and with plain
+        values where that is wrong."""
         contract, case, output = self.contract, self.case, self.output
         if not all(_holds(contract, self.run, alteration, o, output, self.further(o)) for o in self.others):
             return False
         plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed + 1, case.size)
-        plain = replace(plain, params=case.params)
-        return not _refuted(contract, self.run, alteration, plain, output, self.further(plain))
+        tried = [replace(plain, params=case.params), reading.with_plain_values(contract, case)]
+        return not any(
+            _refuted(contract, self.run, alteration, other, output, self.further(other))
+            for other in tried
+            if other not in self.others and contract.valid(other)
+        )
 
     def fitted(self, number: Number) -> float | None:
         """The number that comes closest in the place of another, by steps of Newton's method for the sum of the squares

@@ -266,13 +266,14 @@ def held_again(
     contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call
 ) -> dict[str, list[Planted]]:
     """Those of the mutants of each output that give what the kernel gives with other values too, and where it is wrong
-    in another size; all where it cannot be called."""
+    with plain ones or in another size; all where it cannot be called."""
     found = {name: list(mutants) for name, mutants in matching.items()}
     if not any(found.values()):
         return found
-    for other in (reading.again(case), *_of_other_sizes(contract, case)):
-        if (values := call(other)) is not None:
-            _held(contract, other, found, values, only_wrong=other.sizes != case.sizes)
+    plain = reading.with_plain_values(contract, case)
+    for other in dict.fromkeys((reading.again(case), plain, *_of_other_sizes(contract, case))):
+        if contract.valid(other) and (values := call(other)) is not None:
+            _held(contract, other, found, values, only_wrong=other.values != case.values or other.sizes != case.sizes)
     return found
 
 

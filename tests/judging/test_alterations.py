@@ -276,6 +276,7 @@ def lse(x):
     return torch.logsumexp(x, 1)
 
 
+LESS = FIVE - FIVE.amax(1, keepdim=True)
 RUNNING = "of a running sum {} that is not scaled anew where the maximum grows"
 RUNS = {1: "of one element after the other", 2: "in tiles of 2", 4: "in tiles of 4"}
 MAXIMUM = "of tiles of {}, of each less its own maximum"
@@ -350,6 +351,8 @@ OF_FIVE = [
         {
             "of an empty sum, without all 5": torch.full((2, 5), math.inf, dtype=F64),
             "not divided by its sum": (FIVE - FIVE.amax(1, keepdim=True)).exp(),
+            "of powers of e over a sum of powers of 2": LESS.exp() / LESS.exp2().sum(1, keepdim=True),
+            "of powers of 2 over a sum of powers of e": LESS.exp2() / LESS.exp().sum(1, keepdim=True),
         }
         | {
             RUNNING.format(run): (FIVE - not_scaled(tile)[0][:, None]).exp() / not_scaled(tile)[1][:, None]

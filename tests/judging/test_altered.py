@@ -515,6 +515,20 @@ def visible(diagonal):
     return fn
 
 
+@pytest.mark.parametrize(("tile", "text"), [(16, "beyond the end of the row's tile of 16, counted"), (15, None)])
+def test_a_loop_over_keys_that_ends_with_the_tile_of_queries(tile, text):
+    def fn(q, k, v, *, causal=False, scale=None):
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        (rows, cols), seen = s.shape[-2:], torch.ones(s.shape[-2:], dtype=torch.bool).tril(s.shape[-1] - s.shape[-2])
+        seen &= torch.arange(cols) < (torch.arange(rows) // tile + 1)[:, None] * tile
+        s = s.masked_fill(~seen, -torch.inf)
+        return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+    for sizes in (dict(Sq=40, Sk=61), dict(Sq=1, Sk=60)):
+        told = said("attention", fn, "o", params={"causal": True}, B=2, Hq=2, Hkv=2, D=8, **sizes)
+        assert told is None if text is None else text in told
+
+
 @pytest.mark.parametrize("output", ["o", "lse"])
 @pytest.mark.parametrize(
     ("diagonal", "text"), [(0, "from the top left"), (5, "one later"), (3, "one earlier"), (6, None)]

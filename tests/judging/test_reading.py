@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted, attention, mlp
-from touchstone.conformance.judging import causes, diagnosis, reading
+from touchstone.conformance.judging import altered, causes, diagnosis, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
@@ -800,6 +800,33 @@ def test_vectors_by_another_index(index, text):
 def test_a_pointer_that_is_not_moved_on(tile, text):
     told = said("matmul", lambda a, b: a @ b[torch.arange(len(b)) % tile], "c", M=5, K=37, N=6)
     assert told == text
+
+
+def test_what_plain_values_refute_is_not_said():
+    """With large queries the bias does not come in, as if it were not given; with others it has the wrong sign."""
+    contract = registry.contract("masked_attention")
+    case = plain_case(contract, "float32", "large", 0, dict(B=1, Hq=2, Hkv=2, Sq=5, Sk=9, D=8))
+    given = contract.operands["bias"].layouts[1]  # the first one is that it is not given, with which nothing is wrong
+    case = replace(case, layouts=tuple((name, given if name == "bias" else layout) for name, layout in case.layouts))
+
+    def told(large):
+        def fn(q, k, v, bias, *others, **params):
+            other = None if q.abs().max() > large or bias is None else -bias
+            return masked_attention.torch_masked_attention(q, k, v, other, *others, **params)
+
+        call = called(contract, fn)
+        got, right = call(case), contract.expected(contract.build(case))
+        bad = compare.compare(got["lse"], right["lse"], torch.float32).bad
+        ignored = [mutant for mutant in registry.planted(contract.name) if mutant.name == "bias_ignored"]
+        return (
+            reading.misread(contract, case, "lse", got["lse"], bad, 20.0, call),
+            altered.Search(contract, case, "lse", got, bad, call).alteration(20.0),
+            [mutant.name for mutant in diagnosis.held_again(contract, case, {"lse": ignored}, call)["lse"]],
+        )
+
+    misread, alteration, mutants = told(0)
+    assert misread == "as if bias were not given" and "`s` alone" in alteration and mutants == ["bias_ignored"]
+    assert told(12) == (None, None, [])
 
 
 def test_bits_in_another_order():
