@@ -21,6 +21,7 @@ from touchstone.conformance.judging.judgement import Judgement
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 AGAIN = 3  # further calls on the same inputs
@@ -78,6 +79,12 @@ def of_call(
                 if _counts_on_zeros(j, inputs.case, name, in_zeros(), expected[name], left[name]):
                     found[name] = diagnosis.NOT_ZEROED
                     continue
+                if written := _written(j, inputs.case, name, kept[name], blocks):
+                    found[name] = (
+                        f"other values in each call with the same inputs, and the same ones where these are made anew: "
+                        f"it reads what it has itself written into {' and '.join(written)}"
+                    )
+                    continue
                 drifts = _drifts(j, inputs, name, kept[name], [other[name] for other in seen], left[name], blocks)
                 found[name] = DRIFTS if drifts else f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
@@ -109,6 +116,16 @@ def _counts_on_zeros(
     if not isinstance(got, torch.Tensor) or expected is None or not is_right(j, case, name, got, expected):
         return False
     return bool((got.cpu()[where.cpu()] != 0).any())
+
+
+def _written(j: Judgement, case: Case, name: str, got: torch.Tensor, blocks: tuple[int, ...]) -> list[str]:
+    """The operands that the kernel has written on this case, where with all of them made anew it gives an output bit by
+    bit as it did first; none else."""
+    written = [f.about for f in j.outcome.findings if f.check == Check.INPUTS and f.about is not None]
+    other = (_values(j, j.contract.build(case, j.executor.device), blocks) or {}).get(name) if written else None
+    if not isinstance(other, torch.Tensor) or not torch.equal(compare.bits(other.cpu()), compare.bits(got.cpu())):
+        return []
+    return written
 
 
 def _unsteady(j: Judgement) -> str:

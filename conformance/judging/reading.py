@@ -114,9 +114,8 @@ def misread(
         few = int(bad.sum()) < LEAST
         if all(_holds(contract, o, output, change, where, further(o), few) for o in others(contract, case, bad)):
             plain = with_plain_values(contract, case)
-            if plain.values != case.values and contract.valid(plain):
-                if _refuted(contract, plain, output, change, further(plain)):
-                    continue
+            if contract.valid(plain) and _refuted(contract, plain, output, change, further(plain)):
+                continue
             found.append(text)
             changes[text] = change
     found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from touchstone import check
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import causes, diagnosis
@@ -515,6 +516,21 @@ def test_other_values_in_each_call_are_told_and_why():
     assert causes._unsteady(unsteady).endswith("or the library's arithmetic, which is given other numbers here")
     for about in (dict(untrusted=False), dict(untrusted=True, allow_library=True)):
         assert causes._unsteady(judgement(softmax, case_of(), **about)) == "a race, or memory that nothing wrote"
+
+
+def test_an_operand_that_the_kernel_has_written_and_reads_again():
+    def told(factor):
+        def fn(x):
+            y = softmax(x) * factor()
+            x.mul_(0.5)
+            return y
+
+        report = check("softmax", fn, device="cpu", level="quick", isolate="none", dtypes=["float32"])
+        return [found.diagnosis or "" for found in report.failures if found.check == "values"]
+
+    known = "the same ones where these are made anew: it reads what it has itself written into x"
+    assert any(known in text for text in told(lambda: 2))
+    assert not any(known in text for text in told(lambda: 1 + torch.rand(())))
 
 
 def test_in_what_memory_and_how_often_a_kernel_is_called_again(monkeypatch):
