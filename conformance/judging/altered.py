@@ -22,7 +22,6 @@ from touchstone.conformance.judging.alterations import Number, of_numbers, of_op
 from touchstone.conformance.judging.operations import Alteration, Run, outputs_of
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
-from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
 WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
@@ -123,12 +122,10 @@ class Search:
         contract, case, output = self.contract, self.case, self.output
         if not all(_holds(contract, self.run, alteration, o, output, self.further(o)) for o in self.others):
             return False
-        plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed + 1, case.size)
-        tried = [replace(plain, params=case.params), reading.with_plain_values(contract, case)]
         return not any(
             _refuted(contract, self.run, alteration, other, output, self.further(other))
-            for other in tried
-            if other not in self.others and contract.valid(other)
+            for other in reading.plainly(contract, case)
+            if other not in self.others
         )
 
     def fitted(self, number: Number) -> float | None:

@@ -270,10 +270,10 @@ def held_again(
     found = {name: list(mutants) for name, mutants in matching.items()}
     if not any(found.values()):
         return found
-    plain = reading.with_plain_values(contract, case)
-    for other in dict.fromkeys((reading.again(case), plain, *_of_other_sizes(contract, case))):
-        if contract.valid(other) and (values := call(other)) is not None:
-            _held(contract, other, found, values, only_wrong=other.values != case.values or other.sizes != case.sizes)
+    every = [reading.again(case), *reading.plainly(contract, case), *_of_other_sizes(contract, case)]
+    for other in dict.fromkeys(every):
+        if (values := call(other)) is not None:
+            _held(contract, other, found, values, only_wrong=other != reading.again(case))
     return found
 
 

@@ -621,6 +621,23 @@ def test_a_mutant_that_is_wrong_otherwise_in_a_single_case_is_not_named():
     assert diagnosis.held_again(contract, case, {"y": alike}, call) == {"y": alike[:1]}
 
 
+@pytest.mark.parametrize(("lost", "named"), [(-1, ["last_column_lost"]), (30, [])])
+def test_a_mutant_that_is_wrong_otherwise_in_plain_layouts_is_not_named(lost, named):
+    """Where all columns are equal, any of them that is left out is the last one."""
+    contract = registry.contract("gemv")
+    case = plain_case(contract, "float32", "normal", size=dict(M=33, K=64))
+    case = replace(case, layouts=tuple((name, "broadcast_last") for name, _ in case.layouts))
+    mutants = [mutant for mutant in registry.planted("gemv") if mutant.name == "last_column_lost"]
+
+    def call(other):
+        if other.size != case.size:
+            return None
+        return called(contract, lambda a, x: a @ x - a[:, lost] * x[lost])(other)
+
+    found = diagnosis.held_again(contract, case, {"y": mutants}, call)["y"]
+    assert [mutant.name for mutant in found] == named
+
+
 def test_a_mutant_that_is_wrong_otherwise_in_another_size_is_not_named():
     # of 1025 it is the last one that is left out
     told = judged("reduce", middle_left_out, dtypes=["float32"], where=lambda case: 1025 not in case.size.values())
@@ -663,9 +680,11 @@ def test_nan_of_what_is_not_to_be_read():
 
     told = judged("attention_decode", all_keys, dtypes=["float32"])
     assert told and not any("to multiply by 0" in each for each in told)
-    (named,) = {each for each in told if "as if all lengths were 3 (Sk)" in each}
-    assert "one key too many" not in named
-    assert named.splitlines()[-1].startswith("with numbers in the places that no answer depends on")
+    named = [each for each in told if "as if all lengths were 3 (Sk)" in each]
+    assert {each.partition(":")[0] for each in named} == {"o", "lse"}
+    assert not any("one key too many" in each for each in named)
+    last = "with numbers in the places that no answer depends on"
+    assert all(each.splitlines()[-1].startswith(last) for each in named)
 
     def of_more(q, k, v, lengths, *, scale=None):
         o, lse = all_keys(q, k, v, lengths, scale=scale)
