@@ -146,6 +146,32 @@ def test_a_view_of_an_operand_is_wrong_where_the_reference_gives_none():
     assert "y1 shares memory with the input x" in str(report)
 
 
+@pytest.mark.parametrize("sizes", [(25, 5), (25, 257)])
+def test_a_kernel_may_raise_in_layouts_in_which_the_reference_does(sizes):
+    function = lambda x: x.view(5, 5, -1)  # noqa: E731
+    report = check_against(function, lambda x: function(x), (torch.randn(sizes),), **QUICK)
+    assert report.passed, report
+    picky = lambda x: function(x) if x.is_contiguous() else 1 / 0  # noqa: E731
+    assert not check_against(function, picky, (torch.randn(sizes),), **QUICK).passed
+
+
+NESTED = {
+    "dict": (lambda x: {"a": 2 * x, "b": x.sum(1)}, lambda x: {"b": x.sum(1), "a": 2 * x}),
+    "list in a tuple": (lambda x: (2 * x, [x.sum(1), x.amax(1)]), lambda x: [2 * x, (x.sum(1), x.amax(1))]),
+    "dict in a tuple": (lambda x: (2 * x, {"b": x.sum(1)}), lambda x: (2 * x, x.sum(1))),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_outputs_may_lie_in_sequences_and_dicts_as_those_of_the_reference(name):
+    reference, kernel = NESTED[name]
+    report = check_against(reference, kernel, (torch.randn(6, 35),), **QUICK)
+    assert report.passed, report
+    wrong = {"a": lambda x: x.sum(1), "b": lambda x: 2 * x}
+    exchanged = lambda x: {key: make(x) for key, make in wrong.items()}  # noqa: E731
+    assert not check_against(reference, exchanged, (torch.randn(6, 35),), **QUICK).passed
+
+
 def test_operands_without_elements_have_answers_whatever_their_strides():
     contract = derive(*RMS)
     for stride in (1, 0):

@@ -532,7 +532,7 @@ UNKNOWN = [
     "ld.global.pred p0, [d0]",
     "st.global.f16 [d0], h0",
     "st.global.b128 [d0], d1",
-    "red.async.relaxed.cluster.mbarrier::complete_tx::bytes.shared::cluster.add.u32 [r0], r1, [r2]",
+    "st.bulk.weak.shared::cta [r0], d0, 0",
     "red.global.min.v2.f32 [d0], {f0, f1}",
     "lop3.or.b32 r0|p0, r1, r2, r3, 0x80, p1",
     "mov.b128 d0, d1",

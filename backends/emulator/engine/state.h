@@ -188,7 +188,6 @@ struct Launch {
   uint64_t order(uint64_t position) const;
 };
 
-// One core: its fibers run one at a time.
 // Shared memory of a block that a thread reads before anybody has written it, and who has written it since.
 struct Early {
   const Block* block = nullptr;
@@ -199,6 +198,7 @@ struct Early {
   ts_place who = {};
 };
 
+// One core: its fibers run one at a time.
 struct Worker {
   // Read by every access, so first.
   uint64_t shared_base = 0, shared_bytes = 0;
