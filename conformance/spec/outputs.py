@@ -53,7 +53,7 @@ def problems(
     if not got.is_contiguous():
         found.append(Problem(Check.STRIDES, f"{name}: expected a contiguous tensor, got strides {got.stride()}"))
     for operand, memory in inputs.items():
-        if memory is not None and not contract.may_share(name, operand) and overlap(memory, got):
+        if memory is not None and overlap(memory, got) and not contract.may_share(name, operand):
             found.append(Problem(Check.ALIAS, f"{name} shares memory with the input {operand}", operand))
     return found
 

@@ -116,7 +116,9 @@ def test_layouts_that_the_reference_does_not_take_are_asked_of_no_kernel():
     right = lambda x, weight: flattened(x.float(), weight.float()).to(x.dtype)  # noqa: E731
     report = check_against(flattened, right, drawn((6, 4, 5), (20,)), **QUICK)
     assert report.passed, report
-    assert "layouts of x left out: transposed sliced far1 far2: the reference raises" in report.notes
+    assert (
+        "layouts of x left out: transposed sliced far1 far2: the reference raises or answers otherwise" in report.notes
+    )
     ignoring = lambda x, weight: right(x, torch.as_strided(weight, weight.shape, (1,)))  # noqa: E731
     assert not check_against(flattened, ignoring, drawn((6, 4, 5), (20,)), **QUICK).passed
 
@@ -144,6 +146,30 @@ def test_a_view_of_an_operand_is_wrong_where_the_reference_gives_none():
     swapped = lambda x, y: (x.t(), x)  # noqa: E731
     report = check_against(other, swapped, (torch.randn(6, 35), torch.randn(6, 35)), **QUICK)
     assert "y1 shares memory with the input x" in str(report)
+
+
+def test_a_reference_that_reads_what_lies_around_its_operands_is_refused():
+    # Copies have storages of their own, in which an operand lies at 0; in a larger one what lies at 2 is another's.
+    reference = lambda x: torch.as_strided_copy(x, (3, 3), (1, 2), 2)  # noqa: E731
+    with pytest.raises(Refused, match=r"otherwise where its operands lie elsewhere in memory.*as_strided"):
+        derive(reference, (torch.randn(4, 6),))
+
+
+def test_layouts_in_which_the_reference_answers_otherwise_are_asked_of_no_kernel():
+    reference = lambda x: torch.as_strided(x, x.shape, (x.shape[1], 1), x.storage_offset())  # noqa: E731
+    contract = derive(reference, (torch.randn(4, 6),))
+    assert "contiguous" in contract.operands["x"].layouts and "transposed" not in contract.operands["x"].layouts
+
+
+def test_a_reference_whose_shape_depends_on_values_is_refused():
+    with pytest.raises(Refused, match=r"the shape of an output depends on the values: .*; return fixed shapes"):
+        derive(lambda x: x.nonzero(), (torch.randint(0, 2, (5, 5, 5)).float() * torch.randn(5, 5, 5),))
+
+
+def test_a_kernel_may_raise_in_a_dtype_in_which_the_reference_does():
+    sign = lambda x: torch.linalg.slogdet(x)[1]  # noqa: E731
+    report = check_against(sign, lambda x: sign(x), (torch.randn(5, 5),), **QUICK)
+    assert report.passed and any("the reference raises too" in str(one.reason) for one in report.outcomes), report
 
 
 @pytest.mark.parametrize("sizes", [(25, 5), (25, 257)])
