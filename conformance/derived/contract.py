@@ -580,12 +580,13 @@ def made_of(
 
 
 def _alike(answer: torch.Tensor, plain: torch.Tensor) -> bool:
-    """Whether two runs in float32 gave the same but for rounding, or where they gave nothing finite."""
-    if answer.shape != plain.shape or not is_float(plain) or not plain.numel():
+    """Whether two runs in float32 gave the same but for rounding, which may move a tenth of it across a
+    discontinuity; what is not finite or no float is not compared."""
+    if answer.shape != plain.shape or not is_float(plain):
         return answer.shape == plain.shape
     finite = torch.isfinite(plain)
-    off = (answer - plain).abs()[finite]
-    return bool((off <= 0.05 * plain[finite].abs().max()).all()) if len(off) else True
+    near = (answer - plain).abs()[finite] <= 0.05 * plain[finite].abs().amax() if finite.any() else finite[:0]
+    return not near.numel() or float(near.double().mean()) >= 0.9
 
 
 def _laid(value: torch.Tensor, layout: str) -> torch.Tensor:
