@@ -5,14 +5,15 @@
 #include "hopper.cuh"
 
 constexpr int THREADS = 128 + 128 * GROUPS, WARPS = 4 * GROUPS, BLOCK_M = 64 * GROUPS, BLOCK_N = 128;
-// The warpgroups start their products by turns, so that the exponentials of one run beside the products of the others. At
-// D 128 products take twice the time of exponentials, and that gains nothing.
+// The warpgroups start their products by turns, so that the exponentials of one run beside the products of the others.
+// At D 128 products take twice the time of exponentials, and that gains nothing.
 constexpr bool TURNS = BLOCK_D == 64;
 constexpr int SIDE = 64;  // elements of 128 bytes, the width of what the copy engine brings: rows of all 128 tokens
 constexpr int PART = BLOCK_N * SIDE, TILE = BLOCK_N * BLOCK_D, STEP = 16;
 
 struct Shared {
-    ELEMENT q[BLOCK_M * BLOCK_D], k[STAGES][TILE], v[STAGES][TILE];  // of all tokens 64 of the head's dimensions, then the next 64
+    // Of all tokens 64 of the head's dimensions, then the next 64.
+    ELEMENT q[BLOCK_M * BLOCK_D], k[STAGES][TILE], v[STAGES][TILE];
     Barrier q_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
