@@ -96,10 +96,7 @@ def description(contract: DerivedContract, name: str, mutants: int) -> str:
     lines.append(f"axes: {', '.join(map(str, found.axes)) or 'none'}")
     lines.append(f"sizes: {len(found.sizes)}, the first {found.sizes[0]}")
     lines += [f"  left out: {size}: {why}" for size, why in found.ends.items()]
-    lines += [
-        f"layouts of {n} left out: {which}: the reference raises or answers otherwise"
-        for n, which in found.layouts.items()
-    ]
+    lines += found.layouts_left_out()
     lines.append(f"values: {', '.join(found.moves)}")
     lines += [f"  left out: {family}: {why}" for family, why in found.left_out.items()]
     for dtype in contract.dtypes:

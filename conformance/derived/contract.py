@@ -69,7 +69,12 @@ class Found:
     moves: dict[str, str]  # family -> "", or how its values are moved: "abs", "range"
     left_out: dict[str, str]  # family -> why there is none
     ends: dict[str, str] = field(default_factory=dict)  # size that was tried -> how the reference ends its process
-    layouts: dict[str, str] = field(default_factory=dict)  # operand -> words, the layouts in which the reference raises
+    layouts: dict[str, str] = field(default_factory=dict)  # operand -> words, the layouts that the reference rejects
+
+    def layouts_left_out(self) -> list[str]:
+        """A sentence for each operand that is not tried in every layout."""
+        why = "the reference raises or answers otherwise"
+        return [f"layouts of {name} left out: {which}: {why}" for name, which in self.layouts.items()]
 
 
 @dataclass(frozen=True)

@@ -202,10 +202,7 @@ def notes(op: str) -> list[str]:
         )
     found += [f"values {family!r} left out: {why}" for family, why in contract.found.left_out.items()]
     found += [f"size {size} left out: {why}" for size, why in contract.found.ends.items()]
-    found += [
-        f"layouts of {n} left out: {which}: the reference raises or answers otherwise"
-        for n, which in contract.found.layouts.items()
-    ]
+    found += contract.found.layouts_left_out()
     return found if contract.tested is None else [*found, str(contract.tested)]
 
 
