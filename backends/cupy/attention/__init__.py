@@ -14,7 +14,7 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, sweep_of
+from touchstone.backends.cupy.lib.attention import check_copyable, heads_together, padded_dimension, sweep_of
 from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.lib.packed_groups import plan
@@ -133,36 +133,54 @@ def wgmma(
         return o.zero_(), lse.fill_(-math.inf)
     check_copyable(q=q, k=k, v=v)
     block_d = padded_dimension(D)
-    stages = groups = _warpgroups(q, block_d, causal)  # a third stage is worth 1 % to three warpgroups, none to two
-    width = block_d * q.element_size()
+    groups, keys, each = _shares(q, Sk, block_d, causal)
+    stages = max(groups, 2)  # a third stage is worth 1 % to three warpgroups, none to fewer
+    o_map = TensorMap(o.view(B * Hq, Sq, D), (1, 16, 64)) if D % 8 == 0 else TensorMap(q, (1, 1, 64, 64))  # not used
+    width, tiles = block_d * q.element_size(), B * Hq * ceil_div(Sq, 64 * groups)
+    blocks = min(tiles, resident(q, each))
+    uneven = 1.06 if D > 64 else 1.02
+    together = heads_together(blocks, B * Hq, (Sq, Sk), (64 * groups, keys), uneven) if causal else 1
     _wgmma.launch(
         "attention_wgmma",
-        B * Hq * ceil_div(Sq, 64 * groups),
-        128 + 128 * groups,
-        *(TensorMap(x, (1, 1, tokens, 64)) for x, tokens in ((q, 64), (k, 128), (v, 128))),
+        blocks,
+        128 * groups + (128 if each == 1 else 32),
+        *(TensorMap(x, (1, 1, tokens, 64)) for x, tokens in ((q, 64), (k, keys), (v, keys))),
+        o_map,
         o,
         lse,
-        *(Hq, Hkv, Sq, Sk, D),
+        *(tiles, together, Hq, Hkv, Sq, Sk, D),
         scale_or_default(scale, D) * math.log2(math.e),
         causal,
         dtype=q.dtype,
-        shared=(64 * groups + 2 * 128 * stages) * width + (1 + 4 * stages) * 8,
+        shared=(2 * 64 * groups + 2 * keys * stages) * width + (2 + 4 * stages) * 8,
         arch="sm_90a",
         BLOCK_D=block_d,
         STAGES=stages,
         GROUPS=groups,
+        KEYS=keys,
+        BLOCKS=each,
     )
     return o, lse
 
 
-def _warpgroups(q: torch.Tensor, block_d: int, causal: bool) -> int:
-    """How many share a block's keys, 64 queries each. Up to D 64 the registers are enough for three, whose tile takes
-    five quarters of the time of two; a causal case of few queries has too much to mask in it."""
-    if block_d > 64 or (causal and q.shape[2] < 2048):
-        return 2
-    tiles = [q.shape[0] * q.shape[1] * ceil_div(q.shape[2], 64 * groups) for groups in (2, 3)]
-    two, three = (ceil_div(count, resident(q, 1)) for count in tiles)
-    return 3 if 5 * three <= 4 * two else 2
+def _shares(q: torch.Tensor, Sk: int, block_d: int, causal: bool) -> tuple[int, int, int]:
+    """How many warpgroups share a block's keys, 64 queries each, the keys of a tile, and the blocks that share a
+    multiprocessor.
+
+    Up to D 64 the registers are enough for three warpgroups, which take four thirds of the time of two blocks of one.
+    Of few keys a block spends as much on the first and the last as on all others, which a third block fills: three
+    take seven fifths of the time of two.
+    """
+    pairs, Sq = q.shape[0] * q.shape[1], q.shape[2]
+    if block_d > 64:
+        return 2, 128, 1
+
+    def rounds(queries: int, each: int) -> int:
+        return ceil_div(pairs * ceil_div(Sq, queries), resident(q, each))
+
+    if Sk <= (1536 if causal else 640):
+        return (1, 64, 3) if 7 * rounds(64, 3) <= 5 * rounds(64, 2) else (1, 128, 2)
+    return (3, 128, 1) if 4 * rounds(192, 1) <= 3 * rounds(64, 2) else (1, 128, 2)
 
 
 @variant(needs="sm_80", dtypes=HALF)

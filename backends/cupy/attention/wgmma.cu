@@ -1,20 +1,24 @@
-// wgmma: attention on warpgroups. One has the copy engine bring keys and values, GROUPS hold 64 queries each with their
-// scores and o in registers. The scores of the next keys are formed while the values of these are used; the warpgroups
-// run apart, so that one's exponentials fill another's waits. BLOCK_D (64 or 128), GROUPS (2, up to 64 also 3) and
-// STAGES come from the launcher.
+// wgmma: attention on warpgroups. GROUPS hold 64 queries each with their scores and o in registers, a thread of one more
+// has the copy engine bring keys and values. The scores of the next keys are formed while the values of these are used;
+// the warpgroups run apart, so that one's exponentials fill another's waits. BLOCK_D (64 or 128), GROUPS (2, up to 64
+// also 1 and 3), the KEYS of a tile, the BLOCKS that share a multiprocessor and STAGES come from the launcher.
 #include "hopper.cuh"
 
-constexpr int THREADS = 128 + 128 * GROUPS, WARPS = 4 * GROUPS, BLOCK_M = 64 * GROUPS, BLOCK_N = 128;
+constexpr int WARPS = 4 * GROUPS, BLOCK_M = 64 * GROUPS, BLOCK_N = KEYS;
+// Warpgroups that share a multiprocessor with no others take the registers that the loading one, whole then, gives away.
+constexpr bool ALONE = BLOCKS == 1;
+constexpr int LOADER = 128 * GROUPS, THREADS = LOADER + (ALONE ? 128 : 32);
 // The warpgroups start their products by turns, so that the exponentials of one run beside the products of the others.
 // At D 128 products take twice the time of exponentials, and that gains nothing.
-constexpr bool TURNS = BLOCK_D == 64;
-constexpr int SIDE = 64;  // elements of 128 bytes, the width of what the copy engine brings: rows of all 128 tokens
-constexpr int PART = BLOCK_N * SIDE, TILE = BLOCK_N * BLOCK_D, STEP = 16;
+constexpr bool TURNS = BLOCK_D == 64 && GROUPS > 1;
+constexpr int SIDE = 64;  // elements of 128 bytes, the width of what the copy engine brings: rows of all tokens
+constexpr int PART = BLOCK_N * SIDE, TILE = BLOCK_N * BLOCK_D, STEP = 16, STRIP = 16 * BLOCK_D;
 
 struct Shared {
     // Of all tokens 64 of the head's dimensions, then the next 64.
     ELEMENT q[BLOCK_M * BLOCK_D], k[STAGES][TILE], v[STAGES][TILE];
-    Barrier q_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    ELEMENT strips[WARPS][STRIP];  // of o, where a warp's rows await the copy engine
+    Barrier q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
 using Scores = float[BLOCK_N / 8][4];
@@ -121,8 +125,48 @@ __device__ inline void round(Weights& p, const Scores& s) {
     }
 }
 
-// o and lse are those of this head; `row` is this warp's first query.
-__device__ inline void store(ELEMENT* o, float* lse, const Output& acc, const Rows& rows, int row, int Sq, int dim) {
+// This warp's 16 rows of o by the copy engine, through its strip of shared memory: 64 dimensions, then the next 64.
+__device__ inline void store(const TensorMap& o, const Output& acc, int row, int pair, ELEMENT* strip) {
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) copy_out_wait<0>();
+    __syncwarp();  // the copy engine has read the rows before
+#pragma unroll
+    for (int n = 0; n < BLOCK_D / 8; n += 2) {
+        ELEMENT* part = strip + n / (SIDE / 8) * 16 * SIDE;
+        const int chunk = (n % (SIDE / 8) + lane / 16) ^ lane % 8;
+        stmatrix_x4(
+            part + lane % 16 * SIDE + chunk * 8, pack_pair<ELEMENT>(acc[n][0], acc[n][1]),
+            pack_pair<ELEMENT>(acc[n][2], acc[n][3]), pack_pair<ELEMENT>(acc[n + 1][0], acc[n + 1][1]),
+            pack_pair<ELEMENT>(acc[n + 1][2], acc[n + 1][3])
+        );
+    }
+    async_fence();
+    __syncwarp();  // the rows are there
+    if (lane > 0) return;
+#pragma unroll
+    for (int part = 0; part < BLOCK_D / SIDE; ++part) copy_out(o, part * SIDE, row, pair, strip + part * 16 * SIDE);
+    copy_out_commit();
+}
+
+// The same where rows of o do not begin at multiples of 16 bytes; `o` is that of this head.
+__device__ inline void store(ELEMENT* o, const Output& acc, int row, int Sq, int dim) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int i = row + 8 * h + lane / 4;
+#pragma unroll
+        for (int n = 0; n < BLOCK_D / 8; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int d = 8 * n + lane % 4 * 2 + e;
+                if (i < Sq && d < dim) o[(long long)i * dim + d] = from_float<ELEMENT>(acc[n][2 * h + e]);
+            }
+        }
+    }
+}
+
+// acc becomes this warp's rows of o, and lse, that of this head, is stored.
+__device__ inline void finish(Output& acc, Rows& rows, float* lse, int row, int Sq) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -130,20 +174,11 @@ __device__ inline void store(ELEMENT* o, float* lse, const Output& acc, const Ro
         sum += __shfl_xor_sync(all_lanes, sum, 1);
         sum += __shfl_xor_sync(all_lanes, sum, 2);
         if (sum == 0.0f) sum = 1.0f;  // a row that sees nothing: zeros and m = -inf
+        rows.alpha[h] = 1.0f / sum;
         const int i = row + 8 * h + lane / 4;
-        if (i >= Sq) continue;
-        const float inverse = 1.0f / sum;
-#pragma unroll
-        for (int n = 0; n < BLOCK_D / 8; ++n) {
-            const int d = 8 * n + lane % 4 * 2;
-            const float low = acc[n][2 * h] * inverse, high = acc[n][2 * h + 1] * inverse;
-            ELEMENT* target = o + (long long)i * dim + d;
-            if (dim % 2 == 0 && d < dim) *reinterpret_cast<unsigned*>(target) = pack_pair<ELEMENT>(low, high);
-            if (dim % 2 == 1 && d < dim) target[0] = from_float<ELEMENT>(low);
-            if (dim % 2 == 1 && d + 1 < dim) target[1] = from_float<ELEMENT>(high);
-        }
-        if (lane % 4 == 0) lse[i] = rows.m[h] * 0.6931471805599453f + logf(sum);
+        if (i < Sq && lane % 4 == 0) lse[i] = rows.m[h] * 0.6931471805599453f + logf(sum);
     }
+    rescale(acc, rows);
 }
 
 // This warp has read a tile.
@@ -153,7 +188,7 @@ __device__ inline void release(Barrier* empty) {
 
 // One thread's work, before a barrier of the block.
 __device__ inline void start_barriers(Shared& shared) {
-    barrier_init(&shared.q_full, 1);
+    barrier_init(&shared.q_full, 1), barrier_init(&shared.q_empty, WARPS);
     for (int stage = 0; stage < STAGES; ++stage) {
         barrier_init(&shared.k_full[stage], 1), barrier_init(&shared.k_empty[stage], WARPS);
         barrier_init(&shared.v_full[stage], 1), barrier_init(&shared.v_empty[stage], WARPS);
@@ -161,60 +196,92 @@ __device__ inline void start_barriers(Shared& shared) {
     barrier_init_fence();
 }
 
-// One thread's work: the keys and values of a head up to `last`, as soon as a stage of theirs is empty.
-__device__ inline void load_keys(
-    Shared& shared, const TensorMap& k, const TensorMap& v, int last, int head, int batch) {
-    Slot<STAGES> slot;
-    for (int start = 0; start < last; start += BLOCK_N, slot.next()) {
+// Tile `number` of queries, of a head of a batch: of `together` heads at a time first the queries that see most keys.
+// Keys up to `full` are visible to all its queries, from `last` on to none; without causality the shift is so large that
+// only Sk hides a key.
+struct Tile {
+    int pair, top, full, last, shift;
+
+    __device__ Tile(int number, int pairs, int together, int Sq, int Sk, int causal) {
+        const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, before = number / (together * tiles) * together;
+        const int width = min(together, pairs - before), within = number - before * tiles;
+        pair = before + within % width, top = (tiles - 1 - within / width) * BLOCK_M;
+        shift = causal ? Sk - Sq : Sk;
+        full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
+        last = min(Sk, max(0, top + BLOCK_M + shift));
+    }
+};
+
+// The tiles of a block: one of every gridDim.x, from the left and from the right by turns, so that no block has the
+// larger one each time.
+template <typename Work> __device__ inline void for_tiles(int tiles, const Work& work) {
+    const int back = 2 * (gridDim.x - blockIdx.x) - 1;
+    for (int number = blockIdx.x, step = back; number < tiles; number += step, step = 2 * gridDim.x - step) work(number);
+}
+
+// One thread's work: of a tile the queries, the keys and the values, as soon as there is room.
+__device__ inline void load_tile(
+    Shared& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v, const Tile& tile, int Hq, int Hkv,
+    Slot<STAGES>& slot, Slot<1>& queries
+) {
+    const int batch = tile.pair / Hq, head = tile.pair % Hq, head_kv = head / (Hq / Hkv);
+    for (int start = 0; start < tile.last; start += BLOCK_N, slot.next()) {
         const int stage = slot.stage;
         barrier_wait(&shared.k_empty[stage], slot.parity ^ 1);
-        load(shared.k[stage], k, start, head, batch, &shared.k_full[stage]);
+        load(shared.k[stage], k, start, head_kv, batch, &shared.k_full[stage]);
+        if (start == 0) {
+            barrier_wait(&shared.q_empty, queries.parity ^ 1);
+            load_queries(shared, q, tile.top, head, batch);
+            queries.next();
+        }
         barrier_wait(&shared.v_empty[stage], slot.parity ^ 1);
-        load(shared.v[stage], v, start, head, batch, &shared.v_full[stage]);
+        load(shared.v[stage], v, start, head_kv, batch, &shared.v_full[stage]);
     }
 }
 
-// `scale` carries log2 e and is not negative. In one piece: each wgmma_wait counts the products that are under way
-// around it, so that their order has to be seen.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
+// A block takes several of the `tiles`: the next one's operands come while it ends this one. `scale` carries log2 e and is
+// not negative. In one piece: each wgmma_wait counts the products that are under way around it, so that their order has
+// to be seen.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-    ELEMENT* o, float* lse, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal
+    const __grid_constant__ TensorMap o_map, ELEMENT* o, float* lse, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
-    const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, pair = blockIdx.x / tiles;  // (batch, query head)
-    const int top = (tiles - 1 - int(blockIdx.x % tiles)) * BLOCK_M;  // causal: those that see most keys start first
-    // Keys up to `full` are visible to all queries of the tile, from `last` on to none; without causality the shift is
-    // so large that only Sk hides a key.
-    const int shift = causal ? Sk - Sq : Sk;
-    const int full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
-    const int last = min(Sk, max(0, top + BLOCK_M + shift));
+    const int pairs = tiles / ((Sq + BLOCK_M - 1) / BLOCK_M);
     if (threadIdx.x == 0) start_barriers(shared);
     __syncthreads();  // the barriers are there
-    if (threadIdx.x < 128) {
-        give_registers<GROUPS == 2 ? 24 : 32>();
-        if (threadIdx.x == 0) {
-            const int batch = pair / Hq;
-            load_queries(shared, q, top, pair % Hq, batch);
-            load_keys(shared, k, v, last, pair % Hq / (Hq / Hkv), batch);
-        }
-    } else {
-        take_registers<GROUPS == 2 ? 240 : 160>();
-        const int row = top + (threadIdx.x / 32 - 4) * 16, group = threadIdx.x / 128 - 1, next = (group + 1) % GROUPS;
-        const ELEMENT* queries = shared.q + group * 64 * SIDE;
+    if (threadIdx.x >= LOADER) {
+        if (ALONE) give_registers<GROUPS == 2 ? 24 : 32>();
+        if (threadIdx.x > LOADER) return;
+        Slot<STAGES> slot;
+        Slot<1> queries;
+        for_tiles(tiles, [&](int number) {
+            load_tile(shared, q, k, v, Tile(number, pairs, together, Sq, Sk, causal), Hq, Hkv, slot, queries);
+        });
+        return;
+    }
+    if (ALONE) take_registers<GROUPS == 2 ? 240 : 160>();
+    const int group = __shfl_sync(all_lanes, threadIdx.x / 128, 0);  // known to the compiler as one of the whole warp
+    const int next = (group + 1) % GROUPS;
+    const ELEMENT* mine = shared.q + group * 64 * SIDE;
+    Slot<STAGES> keys, used;  // where the keys are, and the values, which are used a step later
+    Slot<1> queries;
+    for_tiles(tiles, [&](int number) {
+        const Tile tile(number, pairs, together, Sq, Sk, causal);
+        const int row = tile.top + threadIdx.x / 32 * 16, last = tile.last;
         Output acc = {};
         Rows rows;
         Weights p;
         Scores s;
-        Slot<STAGES> keys, used;  // where the keys are, and the values, which are used a step later
-        barrier_wait(&shared.q_full, 0);
         if (last > 0) {
-            barrier_wait(&shared.k_full[0], 0);
-            scores(s, queries, shared.k[0]);
+            barrier_wait(&shared.q_full, queries.parity);
+            barrier_wait(&shared.k_full[keys.stage], keys.parity);
+            scores(s, mine, shared.k[keys.stage]);
             wgmma_wait<0>();
             wgmma_settle(s);
-            release(&shared.k_empty[0]);
-            softmax(s, rows, scale, full > 0, 0, row, Sk, shift);
+            release(&shared.k_empty[keys.stage]);
+            softmax(s, rows, scale, tile.full > 0, 0, row, Sk, tile.shift);
             round(p, s);
             keys.next();
         }
@@ -222,14 +289,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
         for (int start = BLOCK_N; start < last; start += BLOCK_N, keys.next(), used.next()) {
             barrier_wait(&shared.k_full[keys.stage], keys.parity);
             if (TURNS) sync_threads<256>(1 + group);
-            scores(s, queries, shared.k[keys.stage]);
+            scores(s, mine, shared.k[keys.stage]);
             barrier_wait(&shared.v_full[used.stage], used.parity);
             values(acc, p, shared.v[used.stage]);
             if (TURNS && (next > 0 || start + BLOCK_N < last)) arrive_threads<256>(1 + next);
             wgmma_wait<1>();
             wgmma_settle(s);
             release(&shared.k_empty[keys.stage]);
-            softmax(s, rows, scale, start < full, start, row, Sk, shift);
+            softmax(s, rows, scale, start < tile.full, start, row, Sk, tile.shift);
             wgmma_wait<0>();
             wgmma_settle(acc);
             release(&shared.v_empty[used.stage]);
@@ -237,11 +304,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_wgmma(
             round(p, s);
         }
         if (last > 0) {
+            release(&shared.q_empty), queries.next();
             barrier_wait(&shared.v_full[used.stage], used.parity);
             values(acc, p, shared.v[used.stage]);
             wgmma_wait<0>();
             wgmma_settle(acc);
+            release(&shared.v_empty[used.stage]), used.next();
         }
-        store(o + (long long)pair * Sq * dim, lse + (long long)pair * Sq, acc, rows, row, Sq, dim);
-    }
+        finish(acc, rows, lse + (long long)tile.pair * Sq, row, Sq);
+        if (dim % 8 == 0) store(o_map, acc, row, tile.pair, shared.strips[threadIdx.x / 32]);
+        else store(o + (long long)tile.pair * Sq * dim, acc, row, Sq, dim);
+    });
+    copy_out_wait<0>();  // the strips are those of the block
 }

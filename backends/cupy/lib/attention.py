@@ -1,7 +1,10 @@
-"""What the launchers of attention and of its gradients share: padded head dimensions, how operands lie in memory."""
+"""What the launchers of attention and of its gradients share: padded head dimensions, how operands lie in memory, in
+which order a causal case's tiles are taken."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from touchstone.backends import Unsupported
@@ -61,3 +64,28 @@ def check_copyable(**operands: torch.Tensor) -> None:
                 f"{name}: strides {x.stride()} of {x.element_size()} bytes; the copy engine needs 1 for the last axis "
                 "and positive multiples of 16 bytes for the others"
             )
+
+
+@lru_cache(maxsize=1024)
+def heads_together(blocks: int, heads: int, sizes: tuple[int, int], tile: tuple[int, int], uneven: float) -> int:
+    """How many heads' tiles are put in one order, the most work first, in a causal case of `sizes` queries and keys,
+    cut into tiles of so many. Each block takes one of every `blocks`, from the left and from the right by turns.
+
+    The fewest with which no block has more than `uneven` times the work that it could have: on an H200 keys and values
+    of few heads that stay in the L2 cache are worth as much.
+    """
+    (Sq, Sk), (queries, keys) = sizes, tile
+    ends = np.arange(ceil_div(Sq, queries), 0, -1) * queries
+    costs = 1 + -(-np.clip(ends + Sk - Sq, 0, Sk) // keys)
+    heads = min(heads, max(1, 100_000 // len(costs)))
+    choices = [n for power in range(heads.bit_length()) for n in (1 << power, 3 << power >> 1) if n < heads] + [heads]
+    most = {n: _most_work(blocks, heads, n, costs) for n in choices}
+    return min(n for n in choices if most[n] <= uneven * min(most.values()))
+
+
+def _most_work(blocks: int, heads: int, together: int, costs: np.ndarray) -> int:
+    group, rest = np.repeat(costs, together), np.repeat(costs, heads % together)
+    work = np.concatenate([np.tile(group, heads // together), rest])
+    turns = np.pad(work, (0, -len(work) % blocks)).reshape(-1, blocks)
+    turns[1::2] = turns[1::2, ::-1]
+    return int(turns.sum(0).max())

@@ -143,6 +143,13 @@ __device__ inline void copy_out(const TensorMap& map, int x, int y, const void* 
                  : "memory");
 }
 
+// Of a map with three axes: the box at (x, y, z), of which z is one long.
+__device__ inline void copy_out(const TensorMap& map, int x, int y, int z, const void* shared) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+                 ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(shared))
+                 : "memory");
+}
+
 __device__ inline void copy_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all but the last `pending` groups of this thread have been read from shared memory.

@@ -8,6 +8,7 @@ tma: pruned with host tensor descriptors over (B, H, S, D); the copy engine clip
 gluon: warpgroups fed by a warp that loads; the next scores are formed while these weights are used [shah2024]
 packgqa: for few queries over many keys: the query heads of a key head are the rows of one tile, keys are cut between
   programs [yeetal2025]
+resident: for few keys: they stay on chip, and a program walks over queries that it loads ahead [pearbiossom2026]
 """
 
 # isort: off
@@ -18,6 +19,7 @@ from touchstone.backends.triton.attention.pruned import pruned
 from touchstone.backends.triton.attention.tma import tma
 from touchstone.backends.triton.attention.gluon import gluon
 from touchstone.backends.triton.attention.packgqa import packgqa
+from touchstone.backends.triton.attention.resident import resident
 # isort: on
 
-__all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon", "packgqa"]  # noqa: RUF022 - ladder order
+__all__ = ["naive", "fullrow", "flash", "pruned", "tma", "gluon", "packgqa", "resident"]  # noqa: RUF022 - ladder order
