@@ -1,4 +1,7 @@
-"""gluon: a program owns 128 keys, walks once over the queries that see them, and adds its dq to memory (Hopper)."""
+"""gluon: a program owns 128 keys, walks once over the queries that see them, and adds its dq to memory (Hopper).
+
+Beyond D 128 it owns 64 keys: the registers hold dk and dv of no more.
+"""
 
 import torch
 import triton
@@ -24,11 +27,9 @@ from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import barrier, barriers, copy_in, copy_out, plain_rows, swizzled
 from touchstone.backends.variants import HALF, variant
 
-KEYS = tl.constexpr(128)  # of a program
-
 
 @tg.jit
-def _walk(sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr):
+def _walk(sizes, CAUSAL: gl.constexpr, KEYS: gl.constexpr, BLOCK_M: gl.constexpr):
     """batch, key head and first key of this program, its first tile of queries, their number in a head, and by how
     many it begins further on, so that programs do not add to the same dq at the same time.
 
@@ -50,12 +51,12 @@ def _walk(sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr):
 @tg.jit
 def _produce(q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, memory, signals, sizes, CAUSAL: gl.constexpr):
     """Brings the program's keys and values, then the tiles of queries of each head."""
-    k, v, q, do, lse, delta, _ = memory
+    k, v, q, do, lse, delta, _, _ = memory
     kv_full, q_full, do_full, empty = signals
     Hq, Hkv, _, _, _, _ = sizes
     STAGES: gl.constexpr = q.shape[0]
     BLOCK_M: gl.constexpr = q.shape[3]
-    batch, head_kv, left, first, tiles, further = _walk(sizes, CAUSAL, BLOCK_M)
+    batch, head_kv, left, first, tiles, further = _walk(sizes, CAUSAL, k.shape[2], BLOCK_M)
     mbarrier.expect(kv_full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     copy_in(k_desc, [batch, head_kv, left, 0], kv_full, k)
     copy_in(v_desc, [batch, head_kv, left, 0], kv_full, v)
@@ -99,21 +100,22 @@ def _add(places, dq):
 
 @tg.jit
 def _consume(sums_ptr, dk_desc, dv_desc, memory, signals, sizes, scale, CAUSAL: gl.constexpr, BLOCK_D: gl.constexpr):
-    """Two warpgroups: 64 of the keys each, and half of a tile's queries or of the columns in the product for dq.
+    """Two warpgroups: 64 of 128 keys each, and half of a tile's queries or of the columns in the product for dq.
 
     Longer than a screen: each wait counts the products under way around it, so that their order has to be seen.
     """
-    k, v, q, do, lse, delta, staged = memory
+    k, v, q, do, lse, delta, staged, _ = memory
     kv_full, q_full, do_full, empty = signals
     Hq, Hkv, _, _, Sq, Sk = sizes
     STAGES: gl.constexpr = q.shape[0]
+    KEYS: gl.constexpr = k.shape[2]
     BLOCK_M: gl.constexpr = q.shape[3]
     SPLIT: gl.constexpr = 128 // BLOCK_M
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, BLOCK_M, 16])
     K_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, BLOCK_D, 16])
     Q_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8 // SPLIT, SPLIT], [16, BLOCK_D // SPLIT, 16])
     QUERY: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
-    batch, head_kv, left, first, tiles, further = _walk(sizes, CAUSAL, BLOCK_M)
+    batch, head_kv, left, first, tiles, further = _walk(sizes, CAUSAL, k.shape[2], BLOCK_M)
     j = left + gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
     k_tile = k.reshape([KEYS, BLOCK_D])
     v_tile = v.reshape([KEYS, BLOCK_D])
@@ -169,12 +171,93 @@ def _consume(sums_ptr, dk_desc, dv_desc, memory, signals, sizes, scale, CAUSAL: 
         _add(places, dq)
         dk = warpgroup_mma_wait(0, deps=[dk])
 
-    barrier()  # the products have read k and v, where dk and dv are staged
-    k_tile.store((dk * scale).to(q.dtype))
-    v_tile.store(dv.to(q.dtype))
+    _finish(dk_desc, dv_desc, k, v, dk * scale, dv, [batch, head_kv, left, 0])
+
+
+@tg.jit
+def _consume_wide(
+    sums_ptr, dk_desc, dv_desc, memory, signals, sizes, scale, CAUSAL: gl.constexpr, BLOCK_D: gl.constexpr
+):
+    """Two warpgroups: half of a tile's queries in the scores of 64 keys, half of the columns in all other products.
+
+    So each needs the weights of both, which go through shared memory as ds does.
+    """
+    k, v, q, do, lse, delta, staged, weights = memory
+    kv_full, q_full, do_full, empty = signals
+    Hq, Hkv, _, _, Sq, Sk = sizes
+    STAGES: gl.constexpr = q.shape[0]
+    KEYS: gl.constexpr = k.shape[2]
+    BLOCK_M: gl.constexpr = q.shape[3]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, BLOCK_M // 2, 16])
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, BLOCK_D // 2, 16])
+    QUERY: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
+    batch, head_kv, left, first, tiles, further = _walk(sizes, CAUSAL, KEYS, BLOCK_M)
+    j = left + gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
+    k_tile = k.reshape([KEYS, BLOCK_D])
+    v_tile = v.reshape([KEYS, BLOCK_D])
+    dk = gl.zeros([KEYS, BLOCK_D], gl.float32, LAYOUT)
+    dv = gl.zeros([KEYS, BLOCK_D], gl.float32, LAYOUT)
+    tile = first + further
+    of_queries = (Sq + BLOCK_M - 1) // BLOCK_M
+    row = (batch * Hq + head_kv * (Hq // Hkv)).to(gl.int64) * of_queries  # of tiles, the head's first
+
+    mbarrier.wait(kv_full, 0)
+    for step in range(tiles * (Hq // Hkv)):
+        slot = step % STAGES
+        q_tile = q.index(slot).reshape([BLOCK_M, BLOCK_D])
+        do_tile = do.index(slot).reshape([BLOCK_M, BLOCK_D])
+        zeros = gl.zeros([KEYS, BLOCK_M], gl.float32, S_LAYOUT)
+        mbarrier.wait(q_full.index(slot), step // STAGES & 1)
+        s = warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(do_full.index(slot), step // STAGES & 1)
+        dp = warpgroup_mma(v_tile, do_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        lse_i = gl.expand_dims(lse.index(slot).reshape([BLOCK_M]).load(QUERY), 0)
+        delta_i = gl.expand_dims(delta.index(slot).reshape([BLOCK_M]).load(QUERY), 0)
+        s = warpgroup_mma_wait(1, deps=[s])
+        p = gl.exp2(s * (scale * LOG2E) - lse_i)
+        start = tile * BLOCK_M
+        border = (left + KEYS > Sk) | (start + BLOCK_M > Sq)
+        if CAUSAL:
+            border |= left + KEYS - 1 > start + Sk - Sq
+        if border:
+            i = start + gl.arange(0, BLOCK_M, QUERY)
+            last = gl.where(i < Sq, Sk - 1, -1)
+            if CAUSAL:
+                last = gl.minimum(last, i + Sk - Sq)
+            p = gl.where(gl.expand_dims(j, 1) <= gl.expand_dims(last, 0), p, 0.0)
+        dp = warpgroup_mma_wait(0, deps=[dp])
+        barrier()  # both warpgroups have read the weights before, and what the copy engine may now write over
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=step > 0)
+        staged.store((p * (dp - delta_i)).to(q.dtype))
+        weights.store(p.to(q.dtype))
+        fence_async_shared()
+        barrier()  # both have written theirs
+        zeros = gl.zeros([BLOCK_M, BLOCK_D], gl.float32, LAYOUT)
+        dq = warpgroup_mma(staged.permute((1, 0)), k_tile, zeros, use_acc=False, is_async=True)
+        dk = warpgroup_mma(staged, q_tile, dk, is_async=True)
+        dv = warpgroup_mma(weights, do_tile, dv, is_async=True)
+        places = sums_ptr + (row + tile) * (BLOCK_M * BLOCK_D)
+        tile += 1
+        if tile == first + tiles:
+            tile = first
+        if tile == first + further:  # the head's last
+            row += of_queries
+        dq = warpgroup_mma_wait(2, deps=[dq])
+        _add(places, dq)
+        dk, dv = warpgroup_mma_wait(0, deps=[dk, dv])
+
+    _finish(dk_desc, dv_desc, k, v, dk * scale, dv, [batch, head_kv, left, 0])
+
+
+@tg.jit
+def _finish(dk_desc, dv_desc, k, v, dk, dv, place):
+    """Stores a program's gradients, which are staged where its keys and values were."""
+    barrier()  # the products have read k and v
+    k.reshape(dk.shape).store(dk.to(k.dtype))
+    v.reshape(dv.shape).store(dv.to(v.dtype))
     fence_async_shared()
-    copy_out(dk_desc, [batch, head_kv, left, 0], k)
-    copy_out(dv_desc, [batch, head_kv, left, 0], v)
+    copy_out(dk_desc, place, k)
+    copy_out(dv_desc, place, v)
     tma.store_wait(0)
 
 
@@ -201,6 +284,7 @@ def _gluon_kernel(
     BLOCK_M: gl.constexpr,
     STAGES: gl.constexpr,
 ):
+    KEYS: gl.constexpr = k_desc.block_type.shape[2]
     k = gl.allocate_shared_memory(k_desc.dtype, [1, 1, KEYS, BLOCK_D], k_desc.layout)
     v = gl.allocate_shared_memory(v_desc.dtype, [1, 1, KEYS, BLOCK_D], v_desc.layout)
     q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, BLOCK_M, BLOCK_D], q_desc.layout)
@@ -209,13 +293,19 @@ def _gluon_kernel(
     delta = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], delta_desc.layout)
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     staged = gl.allocate_shared_memory(q_desc.dtype, [KEYS, BLOCK_M], SWIZZLED)
-    memory = (k, v, q, do, lse, delta, staged)
+    weights = staged
+    if KEYS == 64:
+        weights = gl.allocate_shared_memory(q_desc.dtype, [KEYS, BLOCK_M], SWIZZLED)
+    memory = (k, v, q, do, lse, delta, staged, weights)
     signals = (barriers(1, 1).index(0), barriers(STAGES, 1), barriers(STAGES, 1), barriers(STAGES, 1))
     fence_async_shared()
     sizes = (Hq, Hkv, pairs, group, Sq, Sk)
     gl.warp_specialize(
         [
-            (_consume, (sums_ptr, dk_desc, dv_desc, memory, signals, sizes, scale, CAUSAL, BLOCK_D)),
+            (
+                _consume if KEYS == 128 else _consume_wide,
+                (sums_ptr, dk_desc, dv_desc, memory, signals, sizes, scale, CAUSAL, BLOCK_D),
+            ),
             (_produce, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, memory, signals, sizes, CAUSAL)),
         ],
         [1],
@@ -251,19 +341,17 @@ def gluon(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, o, do (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lse (B, Hq, Sq) -> dq, dk, dv.
 
-    Declines float32, D > 128 and what a descriptor cannot describe: of q, k, v and do a last stride other than 1,
+    Declines float32 and what a descriptor cannot describe: of q, k, v and do a last stride other than 1,
     another stride that is 0 or no multiple of 16 bytes, a start off 16-byte alignment; D times the element size that
     is no multiple of 16 bytes, since dk and dv are written through descriptors. Source: [shah2024].
     """
     B, Hq, Sq, D, Hkv, Sk = checked_sizes(q, k, v, o, lse, do)
     if q.dtype is torch.float32:
         raise Unsupported("float32; wgmma multiplies 16-bit operands, or float32 rounded to tf32")
-    if D > 128:
-        raise Unsupported(f"D {D}; the registers hold dk and dv of 128 keys up to D 128")
     dq, dk, dv = empty_outputs(q, k)
     if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
         return dq.zero_(), dk.zero_(), dv.zero_()
-    rows, keys, width = 64 if D > 64 else 128, KEYS.value, block_d(D)
+    rows, keys, width = 64 if D > 64 else 128, 128 if D <= 128 else 64, block_d(D)
     operands = [swizzled(head_descriptor(*each)) for each in (("q", q, rows), ("k", k, keys), ("v", v, keys))]
     operands.append(swizzled(head_descriptor("do", do, rows)))
     outputs = [swizzled(head_descriptor(*each)) for each in (("dk", dk, keys), ("dv", dv, keys))]
