@@ -44,7 +44,7 @@ def _most_work(blocks, heads, together, costs):
 )
 def test_as_few_heads_at_a_time_as_leave_the_work_even(blocks, heads, tiles, one):
     costs = range(tiles + 1, 1, -1)  # of a head's tiles: one for its beginning and end, one for all keys of a tile
-    together = heads_together(blocks, heads, (100 * tiles, 100 * tiles), (100, 100), 1.06)
+    together = heads_together(blocks, heads, range(100 * tiles, 0, -100), 100 * tiles, 100, 1.06)
     assert (together == 1) == one
     least = min(_most_work(blocks, heads, n, costs) for n in range(1, heads + 1))
     assert _most_work(blocks, heads, together, costs) <= 1.06 * least

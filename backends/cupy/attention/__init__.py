@@ -138,8 +138,10 @@ def wgmma(
     o_map = TensorMap(o.view(B * Hq, Sq, D), (1, 16, 64)) if D % 8 == 0 else TensorMap(q, (1, 1, 64, 64))  # not used
     width, tiles = block_d * q.element_size(), B * Hq * ceil_div(Sq, 64 * groups)
     blocks = min(tiles, resident(q, each))
-    uneven = 1.06 if D > 64 else 1.02
-    together = heads_together(blocks, B * Hq, (Sq, Sk), (64 * groups, keys), uneven) if causal else 1
+    together = 1
+    if causal:
+        seen = range(ceil_div(Sq, 64 * groups) * 64 * groups + Sk - Sq, Sk - Sq, -64 * groups)
+        together = heads_together(blocks, B * Hq, seen, Sk, keys, 1.06 if D > 64 else 1.02)
     _wgmma.launch(
         "attention_wgmma",
         blocks,

@@ -212,13 +212,6 @@ struct Tile {
     }
 };
 
-// The tiles of a block: one of every gridDim.x, from the left and from the right by turns, so that no block has the
-// larger one each time.
-template <typename Work> __device__ inline void for_tiles(int tiles, const Work& work) {
-    const int back = 2 * (gridDim.x - blockIdx.x) - 1;
-    for (int number = blockIdx.x, step = back; number < tiles; number += step, step = 2 * gridDim.x - step) work(number);
-}
-
 // One thread's work: of a tile the queries, the keys and the values, as soon as there is room.
 __device__ inline void load_tile(
     Shared& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v, const Tile& tile, int Hq, int Hkv,

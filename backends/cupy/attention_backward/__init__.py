@@ -13,8 +13,9 @@ import math
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.lib.attention import check_copyable, padded_dimension, whole_pieces
+from touchstone.backends.cupy.lib.attention import check_copyable, heads_together, padded_dimension, whole_pieces
 from touchstone.backends.cupy.lib.gemm import ceil_div, processors
+from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import scale_or_default
@@ -159,16 +160,21 @@ def wgmma(
     sums = torch.zeros(tiles, 64, block_d, dtype=torch.float32, device=q.device)
     delta, lse2 = _launch_delta(o, lse, do)
     config = {"dtype": q.dtype, "arch": "sm_90a", "BLOCK_D": block_d, "STAGES": stages}
-    together = pairs_together(q, k, causal, 128, block_d, processors(q.device))
+    walks, together = B * Hkv * ceil_div(Sk, 128), 1
+    blocks = min(walks, resident(q, 1))
+    if causal and Sk >= 4096:  # a block a walk: the GPU evens out long ones better, by 2 to 5 % on an H200
+        blocks, together = walks, pairs_together(q, k, causal, 128, block_d, processors(q.device))
+    elif causal:
+        together = heads_together(blocks, B * Hkv, range(Sk, 0, -128), Sq, 64, 1.1)
     elements = block_d * 2 * (128 + stages * 64) + 2 * 128 * 64  # k and v, rings of q and do, two of ds
     _wgmma.launch(
         "attention_backward_wgmma",
-        B * Hkv * ceil_div(Sk, 128),
+        blocks,
         384,
         *(TensorMap(q, _QUERIES), TensorMap(k, _KEYS), TensorMap(v, _KEYS), TensorMap(do, _QUERIES)),
         *(delta, lse2, sums, dk, dv),
-        *(Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal, together),
-        shared=elements * 2 + stages * 2 * 64 * 4 + (1 + 2 * stages) * 8,
+        *(walks, together, Hq, Hkv, Sq, Sk, D, factor, factor * math.log2(math.e), causal),
+        shared=elements * 2 + stages * 2 * 64 * 4 + (2 + 2 * stages) * 8,
         **config,
     )
     _wgmma.launch("round_dq", 2 * tiles, 128, sums, dq, Sq, D, factor, **config)

@@ -15,13 +15,27 @@ struct Shared {
     ELEMENT q[STAGES][PARTS * Q_PART], grad[STAGES][PARTS * Q_PART];
     ELEMENT ds[2][BLOCK_N * BLOCK_M];  // rows of 64 queries, a key each
     float lse[STAGES][BLOCK_M], delta[STAGES][BLOCK_M];
-    Barrier kv_full, full[STAGES], empty[STAGES];
+    Barrier kv_full, kv_empty, full[STAGES], empty[STAGES];
 };
 
 using Scores = float[BLOCK_M / 8][4];  // of 16 keys per warp
 using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
 using Part = float[HALF_D / 8][4];
+
+// A block's 128 keys, from `left` on, of a pair of batch and key head. The pairs are taken `together` at a time, of each
+// first the keys that most queries see; `first` is the first tile of queries that see any of them.
+struct Tile {
+    int tiles, pair, tile, left, first;
+
+    __device__ Tile(int number, int all, int together, int Sk, int shift) {
+        tiles = (Sk + BLOCK_N - 1) / BLOCK_N;
+        const int before = number / (together * tiles) * together, within = number - before * tiles;
+        const int width = min(together, all / tiles - before);
+        tile = within / width, pair = before + within % width, left = tile * BLOCK_N;
+        first = max(0, left - shift) / BLOCK_M * BLOCK_M;
+    }
+};
 
 // The query tiles of a block: those of each query head in turn, from another one on in every block, so that blocks do
 // not add to the same dq at the same time.
@@ -45,39 +59,45 @@ struct Queries {
     }
 };
 
-// One warp: fills the ring.
-__device__ inline void load(
-    Shared& shared, const TensorMap& q, const TensorMap& grad, const float* lse, const float* delta, Queries queries,
-    int head, int batch, int Hq, int Sq
+// One thread's work: the block's keys and values, from token `left` on.
+__device__ inline void load_keys(
+    Shared& shared, const TensorMap& k, const TensorMap& v, int left, int head, int batch) {
+    barrier_expect(&shared.kv_full, 2 * PARTS * K_PART * sizeof(ELEMENT));
+    for (int part = 0; part < PARTS; ++part) {
+        copy_in(shared.k + part * K_PART, k, part * SIDE, left, head, batch, &shared.kv_full);
+        copy_in(shared.v + part * K_PART, v, part * SIDE, left, head, batch, &shared.kv_full);
+    }
+}
+
+// One warp's work: a tile of queries and what is known of them.
+__device__ inline void load_queries(
+    Shared& shared, const TensorMap& q, const TensorMap& grad, const float* lse, const float* delta, int start, int head,
+    int batch, int Hq, int Sq, const Slot<STAGES>& slot
 ) {
-    const int lane = threadIdx.x;
-    Slot<STAGES> slot;
-    for (; queries.more(); queries.next(), slot.next()) {
-        const int start = queries.start(), stage = slot.stage;
-        const long long row = ((long long)batch * Hq + head + queries.head) * Sq + start;
-        float statistics[2][2];
+    const int lane = threadIdx.x, stage = slot.stage;
+    const long long row = ((long long)batch * Hq + head) * Sq + start;
+    float statistics[2][2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const bool inside = start + lane + i * 32 < Sq;
-            statistics[0][i] = inside ? lse[row + lane + i * 32] : INFINITY;
-            statistics[1][i] = inside ? delta[row + lane + i * 32] : 0.0f;
-        }
-        barrier_wait(&shared.empty[stage], slot.parity ^ 1);
+    for (int i = 0; i < 2; ++i) {
+        const bool inside = start + lane + i * 32 < Sq;
+        statistics[0][i] = inside ? lse[row + lane + i * 32] : INFINITY;
+        statistics[1][i] = inside ? delta[row + lane + i * 32] : 0.0f;
+    }
+    barrier_wait(&shared.empty[stage], slot.parity ^ 1);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            shared.lse[stage][lane + i * 32] = statistics[0][i], shared.delta[stage][lane + i * 32] = statistics[1][i];
-        }
-        if (lane == 0) {
-            barrier_expect(&shared.full[stage], 2 * PARTS * Q_PART * sizeof(ELEMENT));
+    for (int i = 0; i < 2; ++i) {
+        shared.lse[stage][lane + i * 32] = statistics[0][i], shared.delta[stage][lane + i * 32] = statistics[1][i];
+    }
+    if (lane == 0) {
+        barrier_expect(&shared.full[stage], 2 * PARTS * Q_PART * sizeof(ELEMENT));
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) {
-                const int x = part * SIDE, z = head + queries.head;
-                copy_in(shared.q[stage] + part * Q_PART, q, x, start, z, batch, &shared.full[stage]);
-                copy_in(shared.grad[stage] + part * Q_PART, grad, x, start, z, batch, &shared.full[stage]);
-            }
-        } else {
-            barrier_arrive(&shared.full[stage], 0);
+        for (int part = 0; part < PARTS; ++part) {
+            const int x = part * SIDE;
+            copy_in(shared.q[stage] + part * Q_PART, q, x, start, head, batch, &shared.full[stage]);
+            copy_in(shared.grad[stage] + part * Q_PART, grad, x, start, head, batch, &shared.full[stage]);
         }
+    } else {
+        barrier_arrive(&shared.full[stage], 0);
     }
 }
 
@@ -170,21 +190,11 @@ __device__ inline void store(ELEMENT* out, const float (&sum)[COLS / 8][4], floa
 
 // One thread's work, before a barrier of the block.
 __device__ inline void start_barriers(Shared& shared) {
-    barrier_init(&shared.kv_full, 1);
+    barrier_init(&shared.kv_full, 1), barrier_init(&shared.kv_empty, WARPS);
     for (int stage = 0; stage < STAGES; ++stage) {
         barrier_init(&shared.full[stage], 32), barrier_init(&shared.empty[stage], WARPS);
     }
     barrier_init_fence();
-}
-
-// One thread's work: the block's keys and values, from token `left` on.
-__device__ inline void load_keys(
-    Shared& shared, const TensorMap& k, const TensorMap& v, int left, int head, int batch) {
-    barrier_expect(&shared.kv_full, 2 * PARTS * K_PART * sizeof(ELEMENT));
-    for (int part = 0; part < PARTS; ++part) {
-        copy_in(shared.k + part * K_PART, k, part * SIDE, left, head, batch, &shared.kv_full);
-        copy_in(shared.v + part * K_PART, v, part * SIDE, left, head, batch, &shared.kv_full);
-    }
 }
 
 // ds = p * (dp - delta), in place of dp: rows are keys, columns the queries whose delta is given.
@@ -206,41 +216,55 @@ __device__ inline void store_ds(ELEMENT* tile, const Weights& dweights, int row,
     }
 }
 
-// dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e. The
-// pairs of batch and key head are taken `together` at a time, of each first the keys that most queries see.
+// dk and dv; dq / scale is added to `sums`, which holds zeros for each tile of queries. `scale2` is scale * log2 e. A
+// block takes several of the `tiles` of keys: the next one's operands come while it ends this one.
 // Longer than a screen: each wgmma_wait counts the products under way around it, so that their order has to be seen.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk,
-    ELEMENT* dv, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal, int together
+    ELEMENT* dv, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
-    const int tiles = (Sk + BLOCK_N - 1) / BLOCK_N, pairs = gridDim.x / tiles, number = blockIdx.x;
-    const int before = number / (together * tiles) * together, within = number % (together * tiles);
-    const int width = min(together, pairs - before), tile = within / width, left = tile * BLOCK_N;
-    const int pair = before + within % width, batch = pair / Hkv, group = Hq / Hkv, head = pair % Hkv * group;
     // Queries before `first` see no key of the tile; without causality the shift is so large that all see all.
-    const int shift = causal ? Sk - Sq : Sk, first = max(0, left - shift) / BLOCK_M * BLOCK_M;
-    Queries queries(first, Sq, group, tile, tiles);
+    const int shift = causal ? Sk - Sq : Sk, group = Hq / Hkv;
     if (threadIdx.x == 0) start_barriers(shared);
     __syncthreads();  // the barriers are there
+    Slot<STAGES> slot;
+    Slot<1> owned;
     if (threadIdx.x < 128) {
         give_registers<24>();
-        if (threadIdx.x == 0) load_keys(shared, k, v, left, pair % Hkv, batch);
-        if (threadIdx.x < 32) load(shared, q, grad, lse2, delta, queries, head, batch, Hq, Sq);
-    } else {
-        take_registers<240>();
-        const int lane = threadIdx.x % 32, warpgroup = threadIdx.x / 128 - 1, row = (threadIdx.x / 32 - 4) * 16;
-        const ELEMENT *own_k = shared.k + warpgroup * 64 * SIDE, *own_v = shared.v + warpgroup * 64 * SIDE;
-        const int key = row + lane / 4, keys = Sk - left;
+        if (threadIdx.x >= 32) return;
+        for_tiles(tiles, [&](int number) {
+            const Tile tile(number, tiles, together, Sk, shift);
+            const int batch = tile.pair / Hkv, head_kv = tile.pair % Hkv;
+            Queries queries(tile.first, Sq, group, tile.tile, tile.tiles);
+            for (; queries.more(); queries.next(), slot.next()) {
+                const int head = head_kv * group + queries.head;
+                load_queries(shared, q, grad, lse2, delta, queries.start(), head, batch, Hq, Sq, slot);
+                if (queries.number > 0) continue;
+                barrier_wait(&shared.kv_empty, owned.parity ^ 1);
+                if (threadIdx.x == 0) load_keys(shared, k, v, tile.left, head_kv, batch);
+                owned.next();
+            }
+        });
+        return;
+    }
+    take_registers<240>();
+    const int warpgroup = __shfl_sync(all_lanes, threadIdx.x / 128 - 1, 0);  // known to the compiler as one of the warp
+    const int lane = threadIdx.x % 32, row = (threadIdx.x / 32 - 4) * 16;
+    const ELEMENT *own_k = shared.k + warpgroup * 64 * SIDE, *own_v = shared.v + warpgroup * 64 * SIDE;
+    const int key = row + lane / 4, tiles_of_queries = (Sq + BLOCK_M - 1) / BLOCK_M;
+    int buffer = 0;
+    for_tiles(tiles, [&](int number) {
+        const Tile tile(number, tiles, together, Sk, shift);
+        const int batch = tile.pair / Hkv, head = tile.pair % Hkv * group, left = tile.left, keys = Sk - left;
+        Queries queries(tile.first, Sq, group, tile.tile, tile.tiles);
         Gradient dk_acc = {}, dv_acc = {};
-        const int tiles_of_queries = (Sq + BLOCK_M - 1) / BLOCK_M;
-        Slot<STAGES> slot;
         // Zeros that are set later would part the products that are under way.
         wgmma_settle(dk_acc), wgmma_settle(dv_acc);
-        barrier_wait(&shared.kv_full, 0);
-        for (int buffer = 0; queries.more(); queries.next(), slot.next(), buffer ^= 1) {
+        if (queries.more()) barrier_wait(&shared.kv_full, owned.parity);
+        for (; queries.more(); queries.next(), slot.next(), buffer ^= 1) {
             const int stage = slot.stage, start = queries.start();
             const int tile_of_queries = (batch * Hq + head + queries.head) * tiles_of_queries + start / BLOCK_M;
             const bool masked = keys < BLOCK_N || left + row + 15 > start + shift;
@@ -276,10 +300,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
             wgmma_wait<0>();
         }
         wgmma_settle(dk_acc), wgmma_settle(dv_acc);
-        const long long at = ((long long)pair * Sk + left + row) * dim;
+        if (queries.number > 0) {
+            if (lane == 0) barrier_arrive(&shared.empty[(slot.stage + STAGES - 1) % STAGES], 0);
+            if (lane == 0) barrier_arrive(&shared.kv_empty, 0);
+            owned.next();
+        }
+        const long long at = ((long long)tile.pair * Sk + left + row) * dim;
         store<BLOCK_D>(dk + at, dk_acc, scale, keys - row, 0, dim);
         store<BLOCK_D>(dv + at, dv_acc, 1.0f, keys - row, 0, dim);
-    }
+    });
 }
 
 // A block rounds half the columns of a tile of queries.

@@ -67,16 +67,15 @@ def check_copyable(**operands: torch.Tensor) -> None:
 
 
 @lru_cache(maxsize=1024)
-def heads_together(blocks: int, heads: int, sizes: tuple[int, int], tile: tuple[int, int], uneven: float) -> int:
-    """How many heads' tiles are put in one order, the most work first, in a causal case of `sizes` queries and keys,
-    cut into tiles of so many. Each block takes one of every `blocks`, from the left and from the right by turns.
+def heads_together(blocks: int, heads: int, seen: range, most: int, step: int, uneven: float) -> int:
+    """How many heads' tiles are put in one order, the most work first. Each block takes one of every `blocks`, from the
+    left and from the right by turns. A tile works through what it sees in steps of `step`: `seen`, the most first, but
+    no less than 0 and no more than `most`.
 
     The fewest with which no block has more than `uneven` times the work that it could have: on an H200 keys and values
     of few heads that stay in the L2 cache are worth as much.
     """
-    (Sq, Sk), (queries, keys) = sizes, tile
-    ends = np.arange(ceil_div(Sq, queries), 0, -1) * queries
-    costs = 1 + -(-np.clip(ends + Sk - Sq, 0, Sk) // keys)
+    costs = 1 + -(-np.clip(seen, 0, most) // step)
     heads = min(heads, max(1, 100_000 // len(costs)))
     choices = [n for power in range(heads.bit_length()) for n in (1 << power, 3 << power >> 1) if n < heads] + [heads]
     most = {n: _most_work(blocks, heads, n, costs) for n in choices}

@@ -71,6 +71,13 @@ template <int stages> struct Slot {
     }
 };
 
+// The tiles of a block that stays for several: one of every gridDim.x, from the left and from the right by turns, so that no block has the
+// larger one each time.
+template <typename Work> __device__ inline void for_tiles(int tiles, const Work& work) {
+    const int back = 2 * (gridDim.x - blockIdx.x) - 1;
+    for (int number = blockIdx.x, step = back; number < tiles; number += step, step = 2 * gridDim.x - step) work(number);
+}
+
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
 // Shows nothing of what was written before.
