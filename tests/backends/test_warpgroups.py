@@ -1,10 +1,11 @@
-"""attention's warpgroups in CUDA C: with three of them a GPU's multiprocessors take larger cases than the judge has."""
+"""attention and its gradients on warpgroups in CUDA C: blocks that stay for several tiles, by turns and in an order
+that evens out their work, as only cases have on a GPU that are larger than the judge's."""
 
 import pytest
 import torch
 
 from touchstone.backends import emulator
-from touchstone.backends.cupy import attention
+from touchstone.backends.cupy import attention, attention_backward
 from touchstone.backends.cupy.lib.attention import heads_together
 from touchstone.backends.emulator import instruments
 
@@ -73,3 +74,18 @@ def test_rows_of_the_answer_that_begin_on_16_bytes_or_not(D):
     o, lse = attention.wgmma(q, k, v)
     expected, expected_lse = attention.naive(q.float(), k.float(), v.float())
     assert torch.allclose(o.float(), expected, atol=2e-3) and torch.allclose(lse, expected_lse, atol=2e-3)
+
+
+@pytest.mark.parametrize(("order", "seed", "races"), [("forward", 0, True), ("shuffled", 1, False)])
+@pytest.mark.parametrize(("causal", "together"), [(False, 1), (True, 1), (True, 3), (True, 4)])
+def test_gradients_of_heads_taken_together(causal, together, order, seed, races, monkeypatch):
+    monkeypatch.setattr(attention_backward, "heads_together", lambda *_: together)
+    generator = torch.Generator().manual_seed(0)
+    sizes = (1, 4, 140, 24), (1, 4, 200, 24), (1, 4, 200, 24), (1, 4, 140, 24)  # eight tiles of keys for three blocks
+    q, k, v, do = (torch.randn(each, generator=generator).half() for each in sizes)
+    o, lse = attention.naive(q, k, v, causal=causal)
+    with emulator.schedule(order, seed), instruments.using(races=races):
+        found = attention_backward.wgmma(q, k, v, o, lse, do, causal=causal)
+    operands = (q.float(), k.float(), v.float(), o.float(), lse, do.float())
+    for gradient, expected in zip(found, attention_backward.delta_inline(*operands, causal=causal), strict=True):
+        assert torch.allclose(gradient.float(), expected, atol=1e-2)
