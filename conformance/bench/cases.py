@@ -104,7 +104,10 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             made.left_out[f"{subject.target} {op} {subject.name}"] = reason
         else:
             subjects.append((backend, subject))
-    for dtype in dtypes or [d for d in bench.dtypes if chosen.device == "cuda"] or ["float32"]:
+    usual = list(dtypes or [d for d in bench.dtypes if chosen.device == "cuda"] or ["float32"])
+    entries = [each for each in wanted.named or [] if each.get("op") in (None, op, name)]
+    own = [] if dtypes else [each["dtype"] for each in entries if "dtype" in each]  # which nobody has to ask for
+    for dtype in dict.fromkeys([*usual, *own]):
         if dtype not in contract.dtypes:
             continue
         taking = [(b, s) for b, s in subjects if dtype in (attributes(s.fn).dtypes or contract.dtypes)]
@@ -116,7 +119,7 @@ def _plan_op(made: Plan, chosen: selection.Selection, op: str, wanted: _Wanted) 
             if baselines or chosen.device == "cuda"
             else ([], {})
         )
-        named = None if wanted.named is None else [each for each in wanted.named if each.get("op") in (None, op, name)]
+        named = None if wanted.named is None else [each for each in entries if "dtype" in each or dtype in usual]
         found = _cases(contract, bench, name, dtype, wanted.shapes, named, chosen, taking)
         if found:  # a file of shapes may name none of the op
             made.left_out |= {f"{name}: {baseline}": reason for baseline, reason in absent.items()}
@@ -256,6 +259,9 @@ def shapes_of_file(path: Path) -> list[dict[str, Any]]:
         found = found.get("shapes")
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise selection.UsageError(f"--shapes: {path}: expected a list of objects")
+    for entry in found:
+        if "dtype" in entry and entry["dtype"] not in DTYPES:
+            raise selection.UsageError(f"--shapes: dtype: {not_one_of(entry['dtype'], DTYPES)}")
     return found
 
 

@@ -290,6 +290,22 @@ def test_a_file_of_shapes(tmp_path):
         cases.plan(chosen, "tiny", None)
 
 
+def test_the_dtype_of_an_entry_needs_no_option(tmp_path):
+    path = tmp_path / "shapes.json"
+    size = {"op": "softmax", "rows": 2, "cols": 8}
+    chosen = selection.select(device="cpu", backend="triton", op="softmax")
+
+    def dtypes(entries, asked=None):
+        path.write_text(json.dumps(entries))
+        return [group.case.dtype for group in cases.plan(chosen, str(path), asked).groups]
+
+    assert dtypes([size | {"dtype": "bfloat16"}]) == ["bfloat16"]
+    assert dtypes([size, size | {"dtype": "bfloat16"}]) == ["float32", "bfloat16"]
+    assert dtypes([size, size | {"dtype": "bfloat16"}], ["float16"]) == ["float16"]
+    with pytest.raises(selection.UsageError, match="--shapes: dtype: 'bf16' is not one of float32, float16"):
+        dtypes([size | {"dtype": "bf16"}])
+
+
 def test_of_ops_that_a_file_of_shapes_does_not_name_nothing_is_said(tmp_path):
     path = tmp_path / "shapes.json"
     path.write_text(json.dumps([{"op": "matmul", "M": 8, "K": 4, "N": 2}]))
