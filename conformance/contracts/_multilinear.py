@@ -15,8 +15,8 @@ import torch
 from touchstone.conformance.contracts._bounds_dots import counted, lossy
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec import values
-from touchstone.conformance.spec.budget import COMPUTE, Expected, Scalar, dot_extra
-from touchstone.conformance.spec.contract import Case, Contract, Draw, Invalid, Operand, Output
+from touchstone.conformance.spec.budget import COMPUTE, EPS, Expected, Scalar, dot_extra
+from touchstone.conformance.spec.contract import Also, Case, Contract, Draw, Invalid, Operand, Output
 from touchstone.conformance.spec.layouts import BROADCASTS
 
 Function = Callable[..., torch.Tensor]  # of the operands in order and the parameters by name
@@ -155,6 +155,22 @@ def small_addends(first: str, along: int) -> Callable[[Draw], dict[str, torch.Te
         return drawn
 
     return family
+
+
+def just_below(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """Terms of the first operand whose sum is a twentieth of a unit below a number of a dtype of 16 bits, where a unit
+    is the largest part of it: cut instead of rounded, it is nearly a whole one off. The other operands are 1."""
+    first, *others = draw.operands
+    drawn: dict[str, torch.Tensor | None] = {n: torch.ones(draw.shape(n), dtype=torch.float64) for n in others}
+    (count,) = draw.shape(first)
+    terms = torch.full((count,), 64 * 0.95 * EPS[draw.dtype] / (count - 1), dtype=torch.float64)
+    terms[:1] = 64
+    return {first: terms, **drawn}
+
+
+def each_just_below(size: Mapping[str, int]) -> dict[str, Also]:
+    """Single cases of `just_below`, where the answer is one number: of many some are rounded up by as much."""
+    return {f"just_below_{dtype}": Also(size, just_below, dtype=dtype) for dtype in ("float16", "bfloat16")}
 
 
 LANES = 1024  # that add up every so-many-th term, or fewer

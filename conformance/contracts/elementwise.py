@@ -39,9 +39,7 @@ contract = pointwise(
     also=of_shapes(ANY_RANK, "a")
     | special_of_each(ANY_RANK, {"function": ("add", "mul")})
     | {"overflowing_product": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")}
-    | beyond_largest({"trailing": (3, 33)}, _beyond_largest)
-    # vectors of 16 bytes ask for the alignment of both
-    | {f"offset_of_{name}": Also({"trailing": (24, 24)}, layouts={name: "offset"}) for name in "ab"},
+    | beyond_largest({"trailing": (3, 33)}, _beyond_largest),
     exact={"integers": ["y"]},
     values={"overflowing": overflowing},
     invalid=[

@@ -15,6 +15,7 @@ from touchstone.conformance.spec.contract import (
     Also,
     Contract,
     Draw,
+    Family,
     Int64Index,
     Invalid,
     Operand,
@@ -260,6 +261,22 @@ def beyond_largest_of(draw: Draw):
     return {**drawn, "w1": drawn["w1"] * 16, "w2": w2}
 
 
+def small_addends(inner: str, outer: str, **others: float) -> Family:
+    """Hidden units of about 8, from the weights `inner`, the `others` being what is given here or 1. Of the sum over
+    them by the weights `outer` the first term is large and each other one less than half a unit of it in 16 bits,
+    together 1/128 of it."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn = {n: torch.full(draw.shape(n), others.get(n, 1.0), dtype=torch.float64) for n in draw.operands}
+        hidden = draw.uniform(draw.shape(inner), 7.6, 8.4) / draw.size["D"]
+        addends = drawn[outer] * values.small_addend(draw.size["H"]) / 8
+        addends[:1] = values.LARGE_ADDEND / 8
+        return {**drawn, inner: hidden, outer: addends}
+
+    return family
+
+
+OF_MANY_HIDDEN = dict(M=3, D=4, H=4099, N=5)
 VALUES = {
     "normal": normal,
     "row_scales": row_scales,
@@ -363,7 +380,10 @@ contract = Contract(
     | of_one(negative)
     | one_row_of_transposed("w1", "w2")
     | WHOLE_TILES
-    | {"beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16")}
+    | {
+        "beyond_float16": Also(SIZES[0], beyond_float16, dtype="bfloat16"),
+        "small_addends": Also(OF_MANY_HIDDEN, small_addends("w1", "w2", b1=0.0, b2=0.0), dtype="float16"),
+    }
     | beyond_largest(SIZES[0], beyond_largest_of),
     valid=_valid,
     expect=expect,

@@ -33,6 +33,7 @@ contract = multilinear.multilinear(
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
         **beyond_largest({"n": 97}, multilinear.sums_beyond_largest),
+        **multilinear.each_just_below({"n": 97}),
         "special_maximum": Also({"n": 97}, extremes.infinities, {"function": "max"}),
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_many_blocks": Also({"n": 2**20 + 5}, "below_zero", {"function": "max"}),

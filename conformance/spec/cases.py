@@ -15,6 +15,7 @@ LEVELS = ("quick", "default", "thorough")
 PRODUCT_LIMIT = 1500  # cases of the full product on the smallest shape; a seeded sample beyond
 RETRIES = 60
 LONG = 1000  # from which on an axis is longer than a tile
+VECTOR = 8  # elements of 16 bits that are loaded at once, twice as many as of 32
 LAYOUTS = 12  # of many calls, those that are tried: a fourth of the calls
 REGULAR_SIZES = {"quick": 5}  # of a contract's regular sizes; at other levels all of them
 REGULAR_FAMILIES = {"quick": 1, "default": 4}  # with each size, parameters and dtype; at level thorough all of them
@@ -68,6 +69,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
     single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
     single += [*_long_and_strided(contract, seed), *single_and_strided(contract, seed)]
+    single += [*one_unaligned(contract, seed), *_far_rows(contract, seed)]
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
@@ -164,6 +166,18 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
                 break
 
 
+def _far_rows(contract: Contract, seed: int) -> Iterator[Case]:
+    """Each operand of more than two axes as in `_far`, in one dtype along its last axis but one, where that is not the
+    one of level quick: offsets of heads may be of 64 bits and those of their rows of 32."""
+    narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
+    names = [name for name, operand in contract.operands.items() if not operand.own_dtype]
+    for turn, name in enumerate(names if narrow else ()):
+        dtype = narrow[turn % len(narrow)]
+        found = [case for layout in FAR_LAYOUTS if (case := _least_work(contract, dtype, name, layout, seed))]
+        axes = [(case, len(contract.operand_shape(name, case))) for case in found[1:]]
+        yield from (case for case, rank in axes if far_axis(case.layout[name]) == rank - 2)
+
+
 def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> Case | None:
     axis = far_axis(layout)
     found = []
@@ -247,6 +261,24 @@ def single_and_strided(contract: Contract, seed: int = 0) -> Iterator[Case]:
     for turn, case in enumerate(found):
         typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])
         yield typed if contract.valid(typed) else case
+
+
+def one_unaligned(contract: Contract, seed: int = 0) -> Iterator[Case]:
+    """Each operand alone at an odd offset, where all have rows of whole vectors: a path that loads 16 bytes at a time
+    may ask whether another operand is aligned, or only how long rows are."""
+    first, names = next(iter(contract.values)), [n for n, operand in contract.operands.items() if not operand.own_dtype]
+    sizes = [*contract.sizes, *contract.aligned, *(one.size for one in contract.also.values())]
+    sizes += contract.regular.sizes if contract.regular else []
+    plain = dict.fromkeys(plain_case(contract, contract.dtypes[0], first, seed, size) for size in sizes)
+    shapes = {case: [contract.operand_shape(name, case) for name in names] for case in plain if case.filled}
+    whole = [case for case, found in shapes.items() if all(shape and shape[-1] % VECTOR == 0 for shape in found)]
+    read = [name for name in names if contract.operands[name].counts]
+    for name in [name for name in read if "offset" in contract.operands[name].layouts]:
+        moved = (replace(case, layouts=tuple({**case.layout, name: "offset"}.items())) for case in whole)
+        found = min(filter(contract.valid, moved), key=contract.work, default=None)
+        if found is not None:
+            typed = replace(found, dtype=contract.dtypes[names.index(name) % len(contract.dtypes)])
+            yield typed if contract.valid(typed) else found
 
 
 def _apart(contract: Contract, case: Case) -> Case:

@@ -19,7 +19,7 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, PASSED
 from touchstone.conformance.judging.trials import CaseTrial, trials_of
 from touchstone.conformance.selftest.run import drawn_once
-from touchstone.conformance.spec.cases import also_case, plan, single_and_strided
+from touchstone.conformance.spec.cases import also_case, one_unaligned, plan, single_and_strided
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import BEYOND_LARGEST, Also, Draw
 from touchstone.reference._activations import torch_act
@@ -701,23 +701,6 @@ def held_in(output: int):
     return make
 
 
-def off_the_vectors(name: str):
-    """An operand begins where a vector of 16 bytes does, if the other one does."""
-
-    def make(fn):
-        def wrong(a, b, **params):
-            given = {"a": a, "b": b}
-            other = given["b" if name == "a" else "a"]
-            x, off = given[name], given[name].data_ptr() % 16 // given[name].element_size()
-            if other.data_ptr() % 16 == 0 and off:
-                given[name] = x.as_strided(x.shape, x.stride(), x.storage_offset() - off)
-            return fn(**given, **params)
-
-        return wrong
-
-    return make
-
-
 def one_column_of_zeros(fn):
     """A row of one element is that less its mean, which is 0, whatever it is."""
 
@@ -880,7 +863,9 @@ WRONG = [
     ("group_norm", "special_one_element", the_bias_alone),
     *((op, "special_one_column", one_column_of_zeros) for op in CENTRED),
     ("reduce", "maximum_of_many_blocks", zero_from_a_million_on),
+    *((op, f"just_below_{dtype}", mutant(op, "truncated")) for op in ("dot", "reduce") for dtype in DTYPES[1:]),
     ("gated_mlp", "small_addends", tiles_of_hidden({"w_gate": 1, "w_up": 1, "w_down": 0})),
+    ("mlp", "small_addends", mutant("mlp", "y_accumulated_in_memory")),
     ("gated_mlp", "one_row_of_transposed", weights_flat_for_one_row("w_down")),
     ("mlp", "one_row_of_transposed", weights_flat_for_one_row("w2")),
     ("mlp_backward", "one_row_of_transposed", weights_flat_for_one_row("w1")),
@@ -1027,8 +1012,6 @@ WRONG = [
     ("group_norm", "channels_of_a_group", channels_up_to(512)),
     ("activation", "tails_hardswish", product_in_16_bits),
     ("matmul", "one_row_in_steps", flat),
-    ("elementwise", "offset_of_a", off_the_vectors("a")),
-    ("elementwise", "offset_of_b", off_the_vectors("b")),
     ("matmul", "one_column_in_steps", flat),
     ("reduce", "large_partial_sums", in_parts({"x": 0}, 256, (0,))),
     ("reduce_rows", "columns_beyond_grid", beyond(65535)),
@@ -1123,6 +1106,25 @@ def test_one_row_of_elements_that_are_no_neighbours_shows_a_stride_that_is_ignor
     }
     for wrong in mutants:
         assert any(judged_on(op, case, wrong.make()) == FAILED for case in cases), wrong.name
+
+
+ROWS_OF_NO_VECTORS = ("attention_decode_int4", "group_norm")  # at every size, of some operand
+
+
+@pytest.mark.parametrize("op", some(registry.ops(), 3))
+def test_an_operand_that_is_taken_to_be_aligned_where_the_others_are_is_found(op):
+    """In rows of whole vectors, all others contiguous."""
+    contract = registry.contract(op)
+    cases = {name: case for case in one_unaligned(contract) for name in case.layout if case.layout[name] == "offset"}
+    operands = {name: one for name, one in contract.operands.items() if one.counts and not one.own_dtype}
+    names = {name for name, one in operands.items() if "offset" in one.layouts}
+    assert set(cases) == (set() if op in ROWS_OF_NO_VECTORS else names)
+    assert plan(contract, "quick").also >= set(cases.values()) - set(plan(contract, "quick").general)
+    for name, case in cases.items():
+        assert {case.layout[other] for other in names - {name}} <= {"contiguous", "none"}
+        assert all(contract.operand_shape(other, case)[-1] % 8 == 0 for other in operands)
+        assert judged_on(op, case, known_good(op)) == PASSED
+        assert judged_on(op, case, mutant(op, f"{name}_aligned")(None)) == FAILED
 
 
 def test_a_mask_that_is_kept_by_the_number_of_queries_alone_is_found():

@@ -565,6 +565,33 @@ def test_far_offsets_take_turns_in_the_16_bit_dtypes():
         assert list(generate._far(replace(matmul, dtypes=("float32",)), level, 0)) == []
 
 
+def test_rows_of_several_heads_are_far_apart_too_at_level_quick():
+    """Along the last axis but one of more than two, where level quick has not done so already."""
+    operands = {
+        "x": Operand("heads rows cols"),
+        "y": Operand("two heads rows cols"),
+        "n": Operand("heads rows cols", dtype=torch.int32),
+        "z": Operand("two rows cols"),
+        "w": Operand("rows cols"),
+    }
+    sizes = [dict(two=2, heads=3, rows=4, cols=5), dict(two=2, heads=1, rows=7, cols=3)]
+    contract = toy(operands=operands, sizes=sizes, flops=lambda size, param: math.prod(size.values()))
+
+    def far(cases):
+        return [
+            (case.dtype, case.size["heads"], name, layout)
+            for case in cases
+            for name, layout in case.layouts
+            if layout in layouts.FAR_LAYOUTS
+        ]
+
+    first = [(name, layout) for *_, name, layout in far(generate._far(contract, "quick", 0))]
+    assert first == [("x", "far0"), ("y", "far1"), ("z", "far1"), ("w", "far0")]
+    assert far(generate._far_rows(contract, 0)) == [("float16", 1, "x", "far1"), ("bfloat16", 1, "y", "far2")]
+    assert plan(contract, "quick").also >= set(generate._far_rows(contract, 0))
+    assert list(generate._far_rows(replace(contract, dtypes=("float32",)), 0)) == []
+
+
 def test_operands_that_contradict_themselves_are_refused():
     with pytest.raises(ValueError, match="^dtype: goes without dtypes"):
         Operand("rows", dtype=torch.int32, dtypes=(torch.int32, torch.int64))

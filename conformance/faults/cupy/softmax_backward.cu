@@ -3,7 +3,6 @@
 enum Fault {
     none,
     mask_of_lower_half,
-    mask_of_all,
     step_across,
     steps_short,
     whole_steps,
@@ -20,7 +19,6 @@ extern "C" __global__ void softmax_backward_halfwarp(const ELEMENT* y, const ELE
     if (row >= rows) return;
     unsigned mask = half ? 0xffff0000u : 0x0000ffffu;
     if (fault == mask_of_lower_half) mask = 0x0000ffffu;
-    if (fault == mask_of_all) mask = all_lanes;
     if (fault == strides_of_y) dy_row = y_row, dy_col = y_col;
     y += row * y_row;
     dy += row * dy_row;

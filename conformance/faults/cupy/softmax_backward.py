@@ -13,9 +13,6 @@ KERNELS = {
     "mask_of_lower_half": Kernel(
         "race", "the shuffles of the upper half of a warp name the lanes of the lower one", "InactiveLanes"
     ),
-    "mask_of_all": Kernel(
-        "race", "the shuffles name all lanes, of which those without a row have returned", "InactiveLanes"
-    ),
     "step_across": Kernel(
         "race", "the first step of the sum is 16: it reads the row of the other half of the warp", "InactiveLanes"
     ),
@@ -44,7 +41,6 @@ plant_kernels(
     KERNELS,
     "halfwarp",
     "mask_of_lower_half",
-    "mask_of_all",
     "step_across",
     "steps_short",
     "whole_steps",
