@@ -192,11 +192,14 @@ class Whole:
 
     def __init__(self, answer: torch.Tensor, dtype: torch.dtype | None = None):
         self.answer, self.dtype = answer, dtype
-        self.bound = {name: torch.zeros_like(answer) for name in ("terms", "condition", "rounding", "extra")}
+        names = ("terms", "condition", "rounding", "extra", "excused")
+        self.bound = {name: torch.zeros_like(answer) for name in names}
 
     def put(self, rows: slice, found: Expected) -> None:
         """The bound of one sequence, (1, H, S, D) or (1, H, S)."""
         every = {"rounding": found.rounding, "extra": found.extra}
+        if isinstance(found.excused, torch.Tensor):
+            every["excused"] = found.excused
         for terms, condition in found.parts:
             every |= {"terms": terms, "condition": condition}
         for name, value in every.items():
@@ -207,8 +210,16 @@ class Whole:
                 self.bound[name][:, rows] = part
 
     def expected(self) -> Expected:
-        terms, condition, rounding, extra = self.bound.values()
-        return Expected(self.answer, [(terms, condition)], rounding, extra, dtype=self.dtype, drift=0.2)
+        terms, condition, rounding, extra, excused = self.bound.values()
+        return Expected(
+            self.answer,
+            [(terms, condition)],
+            rounding,
+            extra,
+            dtype=self.dtype,
+            drift=0.2,
+            excused=excused.bool() if excused.any() else None,
+        )
 
 
 def reordered(arguments: Mapping[str, Any], order: Sequence[int]) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:

@@ -113,7 +113,8 @@ ALSO = {
     **packing.ALSO,
     **{
         name: _alone(one)
-        for name, one in (attention_backward.SMALL_ADDENDS | attention_backward.BEYOND_LARGEST).items()
+        for cases in (attention_backward.SMALL_ADDENDS, attention_backward.NEG_INF, attention_backward.BEYOND_LARGEST)
+        for name, one in cases.items()
     },
     "many_keys": Also(packing.MANY_KEYS),
     "low_scores": Also(packing.LOW_SCORES, packing.packed(attention_backward.contract.values["far_below"])),

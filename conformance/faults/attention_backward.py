@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from touchstone.conformance.faults import Kernel, known_good, mutant
 from touchstone.conformance.faults import _dots as dots
@@ -149,12 +150,9 @@ def autograd(q, k, v, o, lse, do, *, causal=False, scale=None):
         wide_k, wide_v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in leaves[1:])
         s = leaves[0] @ wide_k.mT * default_scale(q, scale)
         if causal:
-            visible = torch.ones(s.shape[-2:], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-            blind = ~visible.any(-1, keepdim=True)
-            s = s.masked_fill(~visible & ~blind, -INF)
-            p = torch.softmax(s, -1).masked_fill(blind, 0)
-        else:
-            p = torch.softmax(s, -1)
+            s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) == 0, -INF)
+        blind = (s == -INF).all(-1, keepdim=True)
+        p = torch.softmax(s.masked_fill(blind, 0), -1).masked_fill(blind, 0)
         gradients = torch.autograd.grad(p @ wide_v, leaves, do.float())
     return tuple(gradient.to(q.dtype).contiguous() for gradient in gradients)
 
@@ -209,6 +207,16 @@ def dk_accumulated_in_memory(q, k, v, o, lse, do, *, causal=False, scale=None):
 def lse_in_bfloat16(q, k, v, o, lse, do, *, causal=False, scale=None):
     "lse is rounded to bfloat16 when it is loaded"
     return from_lse(q, k, v, o, lse.bfloat16().float(), do, causal=causal, scale=scale)
+
+
+@mutant("special")
+def queries_past_the_last_unmasked(q, k, v, o, lse, do, *, causal=False, scale=None, tile=16):
+    "what of a tile lies past the last query is 0 with an lse of +inf, and no mask: times a key of -inf it is NaN"
+    seq, pad = q.shape[2], -q.shape[2] % tile
+    q, o, do = (F.pad(t, (0, 0, 0, pad)) for t in (q, o, do))
+    kernel = dict(causal=causal, scale=scale, hides=lambda i, j, shift: j > i + shift + pad)
+    dq, dk, dv = from_lse(q, k, v, o, F.pad(lse, (0, pad), value=INF), do, **kernel)
+    return dq[:, :, :seq].contiguous(), dk, dv
 
 
 @mutant("formula")

@@ -866,6 +866,10 @@ WRONG = [
     *((op, f"just_below_{dtype}", mutant(op, "truncated")) for op in ("dot", "reduce") for dtype in DTYPES[1:]),
     ("gated_mlp", "small_addends", tiles_of_hidden({"w_gate": 1, "w_up": 1, "w_down": 0})),
     ("mlp", "small_addends", mutant("mlp", "y_accumulated_in_memory")),
+    *(
+        ("attention_backward", name, mutant("attention_backward", "queries_past_the_last_unmasked"))
+        for name in ("special_scores", "special_scores_float32")
+    ),
     ("gated_mlp", "one_row_of_transposed", weights_flat_for_one_row("w_down")),
     ("mlp", "one_row_of_transposed", weights_flat_for_one_row("w2")),
     ("mlp_backward", "one_row_of_transposed", weights_flat_for_one_row("w1")),

@@ -107,7 +107,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void first_dkdv(
                 for (int r = 0; r < R; ++r) {
                     const int row = ty + 16 * r;
                     float p = exp2f(fmaf(s[r][c], scale2, -lse_i));
-                    if (start < full && left + row > i + shift) p = 0.0f;
+                    if (i >= Sq || start < full && left + row > i + shift) p = 0.0f;  // or NaN, of 0 times -inf
                     p_tile[row][col] = p;
                     ds_tile[row][col] = p * (dp[r][c] - delta_i);
                 }

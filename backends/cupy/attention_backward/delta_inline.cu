@@ -122,7 +122,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void inline_dkdv(
 #pragma unroll
                 for (int c = 0; c < C; ++c) {
                     const int row = ty + 16 * r, col = tx + 8 * c;
-                    const bool visible = !causal || left + row <= start + col + (Sk - Sq);
+                    // also for no query: 0 times a key's -inf would be NaN
+                    const bool visible = start + col < Sq && (!causal || left + row <= start + col + (Sk - Sq));
                     const float p = visible ? expf(s[r][c] * scale - lse_i[col]) : 0.0f;
                     p_tile[row][col] = p;
                     ds_tile[row][col] = p * (dp[r][c] - delta_i[col]);

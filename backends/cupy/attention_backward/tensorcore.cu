@@ -31,9 +31,10 @@ __device__ inline void scores(Scores& s, const ELEMENT* own, const ELEMENT* step
 }
 
 // s becomes p = exp2(s * scale - lse); where `masked`, 0 for queries before `first_seen`, the first to see this lane's
-// first key (one more a key), and for keys past the `keys_left` from that key on.
+// first key (one more a key), for those from `end` on, and for keys past the `keys_left` from that key on.
 __device__ inline void probabilities(
-    Scores& s, const float* lse, float scale, bool masked, int start, int first_seen, int keys_left, int lane) {
+    Scores& s, const float* lse, float scale, bool masked, int start, int first_seen, int end, int keys_left,
+    int lane) {
 #pragma unroll
     for (int n = 0; n < BLOCK_M / 8; ++n) {
         const int i = 8 * n + lane % 4 * 2;
@@ -41,7 +42,8 @@ __device__ inline void probabilities(
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             s[n][e] = exp2f(fmaf(s[n][e], scale, -(e % 2 ? shift.y : shift.x)));
-            if (masked && (8 * (e / 2) >= keys_left || start + i + e % 2 < first_seen + 8 * (e / 2))) s[n][e] = 0.0f;
+            const int query = start + i + e % 2, key = 8 * (e / 2);
+            if (masked && (key >= keys_left || query < first_seen + key || query >= end)) s[n][e] = 0.0f;
         }
     }
 }
@@ -193,12 +195,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention_backward_tensorc
                 do_row, do_col, delta + next_rows, lse2 + next_rows, next, Sq, dim);
         }
         if (row < keys) {
-            const bool masked = keys < BLOCK_N || left + row + 15 > start + shift;
+            const bool masked = keys < BLOCK_N || left + row + 15 > start + shift || start + BLOCK_M > Sq;
             const int key = row + lane / 4;
             Scores p, ds;
             unsigned weights[BLOCK_M / 16][4];
             scores(p, k_tile, q_tile, row, lane);
-            probabilities(p, lse_i, scale2, masked, start, left + key - shift, keys - key, lane);
+            probabilities(p, lse_i, scale2, masked, start, left + key - shift, Sq, keys - key, lane);
 #pragma unroll
             for (int m = 0; m < BLOCK_M / 16; ++m) to_a(weights[m], p[2 * m], p[2 * m + 1]);
             accumulate(dv_acc, weights, do_tile, col, lane);

@@ -125,10 +125,10 @@ __device__ inline void accumulate(Gradient& gradient, const Weights& weights, co
 }
 
 // s becomes p = exp2(s * scale - lse); if MASKED, 0 for queries before `first_seen`, the first to see this lane's
-// first key (one more a key), and for keys past the `keys_left` from that key on.
+// first key (one more a key), for those from `end` on, and for keys past the `keys_left` from that key on.
 template <bool MASKED>
 __device__ inline void probabilities(
-    Scores& s, const float* lse, float scale, int start, int first_seen, int keys_left
+    Scores& s, const float* lse, float scale, int start, int first_seen, int end, int keys_left
 ) {
     const int member = threadIdx.x % 4;
 #pragma unroll
@@ -138,7 +138,8 @@ __device__ inline void probabilities(
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             s[n][e] = exp2f(fmaf(s[n][e], scale, -(e % 2 ? shift.y : shift.x)));
-            if (MASKED && (8 * (e / 2) >= keys_left || start + i + e % 2 < first_seen + 8 * (e / 2))) s[n][e] = 0.0f;
+            const int query = start + i + e % 2, key = 8 * (e / 2);
+            if (MASKED && (key >= keys_left || query < first_seen + key || query >= end)) s[n][e] = 0.0f;
         }
     }
 }
@@ -267,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
         for (; queries.more(); queries.next(), slot.next(), buffer ^= 1) {
             const int stage = slot.stage, start = queries.start();
             const int tile_of_queries = (batch * Hq + head + queries.head) * tiles_of_queries + start / BLOCK_M;
-            const bool masked = keys < BLOCK_N || left + row + 15 > start + shift;
+            const bool masked = keys < BLOCK_N || left + row + 15 > start + shift || start + BLOCK_M > Sq;
             const float* delta_i = shared.delta[stage] + lane % 4 * 2;
             Weights weights, dweights;
             Scores p, ds;
@@ -277,8 +278,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmm
             scores(ds, own_v, shared.grad[stage]);
             wgmma_wait<1>();
             wgmma_settle(p);
-            if (masked) probabilities<true>(p, shared.lse[stage], scale2, start, left + key - shift, keys - key);
-            else probabilities<false>(p, shared.lse[stage], scale2, start, left + key - shift, keys - key);
+            const int first_seen = left + key - shift;
+            if (masked) probabilities<true>(p, shared.lse[stage], scale2, start, first_seen, Sq, keys - key);
+            else probabilities<false>(p, shared.lse[stage], scale2, start, first_seen, Sq, keys - key);
             round(weights, p);
             accumulate(dv_acc, weights, shared.grad[stage]);
             wgmma_wait<1>();

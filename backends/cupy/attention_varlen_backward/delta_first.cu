@@ -132,7 +132,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void varlen_dkdv(
 #pragma unroll
                     for (int r = 0; r < R; ++r) {
                         const int row = ty + 16 * r;
-                        const bool visible = left + row <= i + shift;
+                        const bool visible = i < seq_q && left + row <= i + shift;
                         const float p = visible ? exp2f(fmaf(s[r][c], scale2, -lse_i)) : 0.0f;
                         p_tile[row][col] = p;
                         ds_tile[row][col] = p * (dp[r][c] - delta_i);

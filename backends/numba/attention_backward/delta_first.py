@@ -140,8 +140,8 @@ def _dkdv_kernel(width):
                         for r in range(R):
                             j = ty + TY * r
                             p = math.exp2(cuda.fma(s[r, c], scale2, -lse_i))
-                            if start < full and left + j > i + shift:
-                                p = float32(0)
+                            if i >= seq_q or (start < full and left + j > i + shift):
+                                p = float32(0)  # or NaN, of 0 times a key's -inf
                             p_tile[uint64(j), uint64(tx + 8 * c)] = p
                             ds_tile[uint64(j), uint64(tx + 8 * c)] = p * (dp[r, c] - delta_i)
                 cuda.syncwarp()

@@ -146,7 +146,8 @@ def _dkdv_kernel(width):
                     for r in range(R):
                         for c in range(C):
                             j, i = ty + TY * r, tx + 8 * c
-                            visible = not causal or left + j <= start + i + (seq_k - seq_q)
+                            # also for no query: 0 times a key's -inf would be NaN
+                            visible = start + i < seq_q and (not causal or left + j <= start + i + (seq_k - seq_q))
                             p = math.exp(s[r, c] * scale - lse_i[uint64(i)]) if visible else float32(0)
                             p_tile[uint64(j), uint64(i)] = p
                             ds_tile[uint64(j), uint64(i)] = p * (dp[r, c] - delta_i[uint64(i)])

@@ -150,14 +150,14 @@ def _dkdv_kernel(width):
     @cuda.jit(device=True)
     def probabilities(p, lse_heads, head, scale2, start, full, first, seq_q, shift, lane):
         """p (k·qᵀ) becomes exp2(scale2·p - lse), of the warp's keys from `first` on and the queries from `start` on; 0
-        where a query, all of which are before `full`, does not see the key."""
+        where a query, all of which are before `full`, does not see the key, and where there is none."""
         for n in range(S):
             for e in range(2):
                 i = start + 8 * n + lane % 4 * 2 + e
                 lse_i = lse_heads[uint64(head), uint64(i)] if i < seq_q else _HIGH
                 for h in range(2):
                     p[0, n, 2 * h + e] = exp2(cuda.fma(p[0, n, 2 * h + e], scale2, -lse_i))
-                    if start < full and first + 8 * h + lane // 4 > i + shift:
+                    if i >= seq_q or (start < full and first + 8 * h + lane // 4 > i + shift):
                         p[0, n, 2 * h + e] = float32(0)
 
     @cuda.jit(device=True)

@@ -137,7 +137,7 @@ def dkdv_for(width):
                             for r in range(R):
                                 j = ty + TY * r
                                 p = math.exp2(cuda.fma(s[r, c], scale2, -lse_i))
-                                if left + j > i + shift:
+                                if i >= seq_q or left + j > i + shift:
                                     p = float32(0)
                                 p_tile[uint64(j), uint64(tx + 8 * c)] = p
                                 ds_tile[uint64(j), uint64(tx + 8 * c)] = p * (dp[r, c] - delta_i)

@@ -84,7 +84,7 @@ extern "C" __global__ void attention_varlen_backward_rows(
             of_do.load(f, i, h, dim);
             of_o.load(w, i, h, dim);
             const float of_row = fault == lse_by_rows ? lse[(long long)i * heads + h] : lse[h * lse_h + i * lse_t];
-            const float p = expf(dot(a, c) * scale - of_row);
+            const float p = of_row == -INFINITY ? 0.0f : expf(dot(a, c) * scale - of_row);
             const float ds = p * (dot(f, e) - (fault == delta_left_out ? 0.0f : dot(f, w)));
             for (int r = 0; r < HELD; ++r) mine[r] += ds * (for_dq ? c[r] : a[r]), more[r] += p * f[r];
         }

@@ -52,7 +52,7 @@ def _weights(q, k, v, o, lse, do, i, j, h, reader, scale, fault):
     if fault == Fault.lse_by_rows:
         place = i * lse.shape[0] + h
         of_row = lse[place // lse.shape[1], place % lse.shape[1]]
-    p = math.exp(s * scale - of_row)
+    p = math.exp(s * scale - of_row) if of_row != -math.inf else float32(0)
     return p, p * (dp - delta)
 
 
