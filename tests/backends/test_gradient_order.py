@@ -18,7 +18,6 @@ VARIANTS = {
     "cupy": ("touchstone.backends.cupy.attention_backward", "wgmma"),
     "triton": ("touchstone.backends.triton.attention_backward.gluon", "gluon"),
 }
-BOTH = pytest.mark.parametrize("backend", VARIANTS)
 
 
 def _module(backend):
@@ -43,13 +42,21 @@ def test_heads_that_are_taken_together(B, Hq, Hkv, S, D, found):
     assert pairs_together(q, k, False, 128, D, 132) == 1
 
 
-@BOTH
-@pytest.mark.parametrize("sizes", [(3, 4, 2, 150, 150, 64), (1, 5, 5, 130, 300, 128)], ids=str)
-def test_groups_of_two_heads(backend, sizes, monkeypatch):
-    """Six pairs of batch and key head, or five, so that the last group is a smaller one; tiles of 128 keys."""
+@pytest.mark.parametrize(
+    ("backend", "rule", "sizes"),
+    [
+        ("triton", "pairs_together", (3, 4, 2, 150, 150, 64)),
+        ("triton", "pairs_together", (1, 5, 5, 130, 300, 128)),
+        ("cupy", "heads_together", (3, 4, 2, 150, 150, 64)),
+        ("cupy", "heads_together", (1, 5, 5, 130, 300, 128)),
+        ("cupy", "pairs_together", (1, 3, 3, 70, 4100, 64)),  # a block for each of many keys' tiles
+    ],
+)
+def test_groups_of_two_heads(backend, rule, sizes, monkeypatch):
+    """Pairs of batch and key head of which the last group may have one alone; tiles of 128 keys."""
     module = _module(backend)
     asked = []
-    monkeypatch.setattr(module, "pairs_together", lambda *about: asked.append(about) or 2)
+    monkeypatch.setattr(module, rule, lambda *about: asked.append(about) or 2)
     contract = registry.contract("attention_backward")
     case = plain_case(
         contract, "float16", "normal", size=dict(zip(("B", "Hq", "Hkv", "Sq", "Sk", "D"), sizes, strict=True))
@@ -57,7 +64,10 @@ def test_groups_of_two_heads(backend, sizes, monkeypatch):
     params = tuple((name, {"causal": True}.get(name, old)) for name, old in case.params)
     inputs = contract.build(replace(case, params=params))
     got = contract.call(getattr(module, VARIANTS[backend][1]), inputs.arguments, by_name=True)
-    assert [about[2:5] for about in asked] == [(True, 128, sizes[-1])]
+    *_, Sq, Sk, D = sizes
+    assert [about[2:5] for about in asked] == [
+        (True, 128, D) if rule == "pairs_together" else (range(Sk, 0, -128), Sq, 64)
+    ]
     for name, tensor in contract.by_name(got, None).items():
         verdict = compare.compare(tensor, contract.expected(inputs)[name], inputs.case.torch_dtype)
         assert verdict.ok, f"{name}: {verdict.message}"
