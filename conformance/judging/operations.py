@@ -64,6 +64,8 @@ class Alteration:
 class Run(TorchFunctionMode):
     """Runs a reference, with one operation changed or none; keeps the first call of each operation."""
 
+    operands: Operands  # of the latest run
+
     def __init__(self, alteration: Alteration | None = None) -> None:
         super().__init__()
         self.alteration = alteration
@@ -71,7 +73,6 @@ class Run(TorchFunctionMode):
         self.made: dict[int, Operation] = {}
         self.views: dict[Site, Operation] = {}  # attributes, such as a transpose
         self.latest: dict[Site, Any] = {}  # what each operation gave last
-        self.operands: Operands = {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -24,6 +24,26 @@ __global__ void k(float* y, const float* x, int mode, const int* none) {
 """
 
 
+DYNAMIC = """
+__global__ void k(float* y) {
+  extern __shared__ float all[];
+  all[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  y[threadIdx.x] = all[7 - threadIdx.x];
+}
+"""
+
+
+def test_dynamic_shared_memory_is_given_in_bytes(tmp_path, capsys):
+    (tmp_path / "k.cu").write_text(DYNAMIC)
+    given = [str(tmp_path / "k.cu"), "--block", "8", "--arg", "float[8]=0"]
+    assert command.main([*given, "--shared", "32"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "argument 1 after k: 7, 6, 5, 4, 3, 2, 1, 0"
+    assert command.main([*given, "--shared", "28"]) == 1
+    with pytest.raises(SystemExit):
+        command.main([*given, "--shared", "much"])
+
+
 @pytest.fixture
 def call(tmp_path, capsys):
     (tmp_path / "k.cu").write_text(KERNEL)

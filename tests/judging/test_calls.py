@@ -95,6 +95,14 @@ def test_a_second_call_that_gives_something_else(second, said):
     assert any(said in message for message in messages(j, Check.REPEAT)) and j.outcome.status == FAILED
 
 
+def test_what_a_second_call_leaves_changed_fails_the_trial():
+    j = judgement()
+    inputs, before, values = first_call(j)
+    j.executor.script.append(lambda seen: seen.settings.append("the default dtype"))
+    calls.call_again(j, inputs, before, values)
+    assert any("the default dtype" in message for message in messages(j)) and j.outcome.status == FAILED
+
+
 def test_a_second_call_that_is_right():
     j = judgement()
     calls.call_again(j, *first_call(j))

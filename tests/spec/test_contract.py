@@ -201,6 +201,7 @@ def test_an_altered_operand_has_another_number_in_one_place():
     index = {"x": Operand("rows cols"), "n": Operand("rows", dtype=torch.int32, indexes="cols")}
     of_index = replace(zeros, operands=index)
     assert sorted(of_index.build(case_of(rows=4, cols=6, altered="n")).exact["n"].tolist()) == [0, 5, 5, 5]
+    assert made().build(case_of(rows=0, cols=6, altered="x")).exact["x"].shape == (0, 6)
     nan = made(values={"plain": lambda d: {"x": torch.full((4, 6), math.nan), "n": torch.zeros(4)}})
     assert nan.build(case_of(rows=4, cols=6, altered="x")).exact["x"].nan_to_num().sum() == 1.0
 

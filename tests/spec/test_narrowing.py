@@ -210,7 +210,7 @@ def test_a_parameter_of_the_kind_that_is_tried(text, value):
 def test_parameters_of_other_kinds():
     assert _param("causal", "False", ATTENTION) is False and _param("scale", "none", ATTENTION) is None
     assert _param("scale", "0.125", ATTENTION) == 0.125
-    for name, text in (("causal", "1.5"), ("causal", "'yes'"), ("scale", "big")):
+    for name, text in (("causal", "1.5"), ("causal", "3"), ("causal", "'yes'"), ("scale", "big"), ("scale", "(1, 2)")):
         with pytest.raises(ValueError, match=f"{name}: expected one such as "):
             _param(name, text, ATTENTION)
     glu = registry.contract("glu")

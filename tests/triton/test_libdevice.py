@@ -31,6 +31,14 @@ def check(outcomes, least=100):
     assert few == {}
 
 
+def test_the_next_number_after_zero_is_the_smallest_that_is_not_flushed():
+    tiny = np.finfo(np.float32).tiny
+    x, y = np.zeros(3, np.float32), np.array([1.0, -1.0, 0.0], np.float32)
+    assert libdevice._next(x, y).tolist() == [tiny, -tiny, 0.0]
+    of_doubles = libdevice._next(x.astype(np.float64), y.astype(np.float64))
+    assert of_doubles.tolist() == [5e-324, -5e-324, 0.0]
+
+
 @pytest.mark.slow
 @pytest.mark.level("default")
 def test_every_function_is_within_its_documented_error():

@@ -89,7 +89,7 @@ def launch_compiled(
     for position, (kind, value) in enumerate(zip(kinds, arguments, strict=True)):
         value = packing.as_array(value)
         if isinstance(arguments[position], np.ndarray) and not value.flags.aligned and value.dtype.names is None:
-            copies.append((value, np.array(value, order="A")))
+            copies.append((value, np.array(value)))
             value = copies[-1][1]
         packed.add(kind, value, names[position] if position < len(names) else str(position))
     if len(packed.cells) != len(made.types):
