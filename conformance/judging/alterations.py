@@ -118,8 +118,10 @@ def _together(plain: Run) -> Iterator[Alteration]:
     that it stands in is called from."""
     lines: dict[tuple[str, str], dict[Site, Step]] = {}
     for operation in plain.seen.values():
-        if operation.site[1] in REDUCTIONS and isinstance(operation.out, torch.Tensor):
-            for words, step in _of_reduction(operation.site[1], operation):
+        name = operation.site[1]
+        changes = _of_reduction if name in REDUCTIONS else _of_bits if name in BITS else None
+        if changes is not None and isinstance(operation.out, torch.Tensor):
+            for words, step in changes(name, operation):
                 lines.setdefault((place_of(operation.site), words), {})[operation.site] = step
     for (place, words), steps in lines.items():
         if len(steps) > 1:
@@ -253,6 +255,8 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
         yield from _of_triangle(name, operation)
     elif name in BASES:
         yield BASES[name], lambda o: getattr(torch, BASES[name])(o.args[0])
+    elif name in BITS:
+        yield from _of_bits(name, operation)
     elif name == "repeat_interleave":
         yield "`repeat`: all heads in turn, not each several times", _repeated
     elif name == "masked_fill":
@@ -279,6 +283,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
 
 UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
+BITS = ("and", "rshift")
 IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
 BASES = {"exp": "exp2", "log": "log2"}
 WITH_NUMBERS = ("mul", "div", "rdiv", "add", "sub", "rsub")
@@ -554,6 +559,11 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         yield "the logarithm to base 2", lambda o: o.out / math.log(2)
         yield "without the logarithm: the sum", lambda o: o.out.exp()
         yield "the maximum alone", lambda o: o.args[0].amax(*o.args[1:], **o.kwargs)
+        of_sum = "the maximum and the logarithm of the sum of powers of its distances, "
+        yield f"{of_sum}the maximum divided by ln 2 alone", partial(_of_maximum, 1 / math.log(2))
+        yield f"{of_sum}the logarithm alone to base 2", partial(_log_of_sum, 1 / math.log(2))
+        if (factor := _factor_of(operation)) is not None:
+            yield f"{of_sum}the maximum being that before `* {factor[1]}`", _maximum_before_factor
     if name in ("logsumexp", "softmax"):
         for tile in (1, *TILES):
             if tile < size:
@@ -606,6 +616,38 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             if WARP < tile < size:
                 text = f"of each element's own warp alone, {WARP} of each {tile} of {size}: the warps' are not brought"
                 yield f"{text} together", partial(_own, dim, index % tile // WARP)
+
+
+def _factor_of(operation: Operation) -> tuple[float, str] | None:
+    """The number that an argument was multiplied by last, masked since then or not, and as it is written."""
+    maker = operation.maker()
+    while maker is not None and maker.site[1] == "masked_fill":
+        maker = maker.maker()
+    shown = None if maker is None else expression_of(maker.site)
+    if maker is None or shown is None or maker.site[1] != "mul" or len(maker.args) != 2:
+        return None
+    number, node = maker.args[1], ast.parse(shown, mode="eval").body
+    if isinstance(number, torch.Tensor) or number in (0, 1) or not isinstance(node, ast.BinOp):
+        return None
+    return float(number), ast.unparse(node.right)
+
+
+def _maximum_before_factor(operation: Operation) -> torch.Tensor:
+    factor = _factor_of(operation)
+    assert factor is not None
+    return _of_maximum(1 / factor[0], operation)
+
+
+def _of_maximum(by: float, operation: Operation) -> torch.Tensor:
+    """The logarithm of a sum, whose maximum, taken out of it, comes back in so many times."""
+    largest = operation.args[0].amax(*operation.args[1:], **operation.kwargs)
+    return torch.where(largest.isfinite(), operation.out + (by - 1) * largest, operation.out)
+
+
+def _log_of_sum(by: float, operation: Operation) -> torch.Tensor:
+    """The logarithm of a sum, of which the part beside the maximum counts so many times."""
+    largest = operation.args[0].amax(*operation.args[1:], **operation.kwargs)
+    return torch.where(largest.isfinite(), largest + by * (operation.out - largest), operation.out)
 
 
 def _beyond(tile: int, size: int) -> str:
@@ -729,20 +771,53 @@ def _of_triangle(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
     for by in (1, -1):
         text = f"of the diagonal one {'later' if by > 0 else 'earlier'}"
         yield text, partial(_moved_by, by)
+    params = operation.run.params
+    counts = [name for name, value in params.items() if type(value) is int and value > 0]
+    moved = {pair: params[pair[0]] - params[pair[1]] for pair in itertools.permutations(counts, 2)}
+    even = "".join(f" or {one} - {other}, which is 0" for (one, other), by in moved.items() if by == 0 and one < other)
     for tile in TILES if name == "tril" else ():
         if WARP // 2 <= tile < operation.out.shape[-1]:
-            text = f"without what lies beyond the end of the row's tile of {tile}, counted from the top left"
-            yield f"{text}: a loop that ends there, whatever the diagonal", partial(_within_tiles, tile)
+            text = f"without what lies beyond the end of the row's tile of {tile}, counted from"
+            yield (
+                f"{text} the top left{even}: a loop that ends there, whatever the diagonal",
+                partial(_within_tiles, tile, 0),
+            )
+            for (one, other), by in moved.items():
+                if by:
+                    end = f"{one} - {other}: a loop that ends there, whatever the diagonal"
+                    yield f"{text} {end}", partial(_within_tiles, tile, by)
 
 
-def _within_tiles(tile: int, operation: Operation) -> torch.Tensor:
-    """A triangle of which a row's elements beyond the end of the tile that the row itself lies in are 0."""
+def _within_tiles(tile: int, by: int, operation: Operation) -> torch.Tensor:
+    """A triangle of which a row's elements beyond the end of the tile that the row itself lies in are 0, or of the tile
+    in which that end moved by a number lies."""
     rows, cols = (torch.arange(size) for size in operation.out.shape[-2:])
-    return operation.out * (cols < (rows // tile + 1)[:, None] * tile)
+    return operation.out * (cols < (rows // tile + 1 - (-by // tile))[:, None] * tile)
 
 
 def _moved_by(by: int, operation: Operation) -> torch.Tensor:
     return operation.func(operation.args[0], (operation.args[1] if len(operation.args) > 1 else 0) + by)
+
+
+def _of_bits(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
+    """A part of an integer's bits, taken with its sign."""
+    number = operation.args[1]
+    if not isinstance(number, int) or isinstance(number, bool) or operation.out.is_floating_point():
+        return
+    bits = (number + 1).bit_length() - 1
+    if name == "rshift":
+        largest = int(operation.args[0].max()) if operation.args[0].numel() else 0
+        bits = next((8 * size for size in (1, 2, 4) if largest < 1 << 8 * size), 0) - number
+    elif number & (number + 1):
+        return
+    if 1 < bits < 32:
+        half = 1 << (bits - 1)
+        yield f"of signed numbers: of {half} and more, less {2 * half}", partial(_signed, half)
+
+
+def _signed(half: int, operation: Operation) -> torch.Tensor:
+    """Numbers below 2 * half of which the upper half stands for negative ones."""
+    return operation.out - 2 * half * (operation.out >= half)
 
 
 def _repeated(operation: Operation) -> torch.Tensor:

@@ -62,9 +62,11 @@ class Alteration:
 
 
 class Run(TorchFunctionMode):
-    """Runs a reference, with one operation changed or none; keeps the first call of each operation."""
+    """Runs a reference, with one operation changed or none; keeps the call of each operation that gives the most
+    elements, the first of those."""
 
     operands: Operands  # of the latest run
+    params: Mapping[str, Any]
 
     def __init__(self, alteration: Alteration | None = None) -> None:
         super().__init__()
@@ -88,7 +90,9 @@ class Run(TorchFunctionMode):
             return out
         site = (tuple(places), name)
         operation = Operation(site, func, args, kwargs, out, self)
-        (self.views if name == "get" else self.seen).setdefault(site, operation)
+        kept = self.views if name == "get" else self.seen
+        if site not in kept or _numel(kept[site].out) < _numel(out):
+            kept[site] = operation
         if self.alteration is not None and site in self.alteration.steps:
             out = self.alteration.steps[site](operation)
             operation.out = out
@@ -98,12 +102,16 @@ class Run(TorchFunctionMode):
         return out
 
 
+def _numel(value: Any) -> int:
+    return value.numel() if isinstance(value, torch.Tensor) else 0
+
+
 def outputs_of(
     contract: Contract, run: Callable[..., Any], exact: Operands, case: Case, mode: Run
 ) -> dict[str, torch.Tensor] | None:
     """What the reference gives, float64, by output; None where a change makes it fail."""
     words = None if mode.alteration is None else mode.alteration.words
-    mode.operands = exact
+    mode.operands, mode.params = exact, case.param
     try:
         with torch.no_grad(), mode, nullcontext() if words is None else _with_words(words):
             found = run(**exact, **case.param)

@@ -283,6 +283,9 @@ MAXIMUM = "of tiles of {}, of each less its own maximum"
 HIDDEN = "NaN in rows whose first tile, of {}, is all -inf: -inf less a maximum of -inf"
 
 
+OF_SUM = "the maximum and the logarithm of the sum of powers of its distances, "
+
+
 def not_scaled(tile):
     """The last maximum, and the sum of addends that have the maximum of their time."""
     sums = torch.zeros(2, dtype=F64)
@@ -337,6 +340,8 @@ OF_FIVE = [
             "the logarithm to base 2": lse(FIVE) / math.log(2),
             "without the logarithm: the sum": FIVE.exp().sum(1),
             "the maximum alone": FIVE.amax(1),
+            f"{OF_SUM}the maximum divided by ln 2 alone": FIVE.amax(1) / math.log(2) + LESS.exp().sum(1).log(),
+            f"{OF_SUM}the logarithm alone to base 2": FIVE.amax(1) + LESS.exp().sum(1).log2(),
             "of an empty sum, without all 5": torch.full((2,), -math.inf, dtype=F64),
         }
         | {RUNNING.format(run): not_scaled(tile)[0] + not_scaled(tile)[1].log() for tile, run in RUNS.items()}
@@ -380,6 +385,45 @@ def test_of_a_reduction_other_elements_are_tried(references, shown, expected, di
     for words, value in expected.items():
         got = found[f"`{shown}` were {words}"]
         assert same(got if dim or got.ndim == 1 else got.t(), value), words
+
+
+@pytest.mark.parametrize("factor", [0.5, -3.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_maximum_that_is_not_multiplied(factor, masked):
+    hidden = torch.zeros(2, 3, dtype=torch.bool)
+    hidden[1] = masked
+
+    def scores(x, factor=factor):
+        return (x * factor).masked_fill(hidden, -math.inf)
+
+    found, right = tried(lambda x: torch.logsumexp(scores(x), -1), {"x": X})
+    got = found[f"`torch.logsumexp(scores(x), -1)` were {OF_SUM}the maximum being that before `* factor`"]
+    largest = scores(X).amax(-1)
+    expected = largest / factor + (scores(X) - largest[:, None]).exp().sum(-1).log()
+    assert same(got, torch.tensor([expected[0], -math.inf if masked else expected[1]], dtype=F64))
+    assert right[1].isinf() == masked
+    for other in (1, Y[0]):  # no factor that changes anything, and none that is a number
+        found, _ = tried(lambda x, other=other: torch.logsumexp(scores(x, other), -1), {"x": X})
+        assert not any("being that before" in words for words in found)
+
+
+def test_bits_with_their_sign():
+    codes = torch.tensor([[0x00, 0x7F, 0x80], [0xA3, 0xF8, 0x1C]])
+
+    def reference(codes):
+        low, high = codes & 15, codes >> 4
+        return (10 * high + low).double()
+
+    found, _ = tried(reference, {"codes": codes})
+    low, high = codes & 15, codes >> 4
+    signed = "were of signed numbers: of 8 and more, less 16"
+    low_too, high_too = torch.tensor([[0, -1, 0], [3, -8, -4]]), torch.tensor([[0, 7, -8], [-6, -1, 1]])
+    assert same(found[f"`codes & 15` {signed}"], (10 * high + low_too).double())
+    assert same(found[f"`codes >> 4` {signed}"], (10 * high_too + low).double())
+    found, _ = tried(lambda codes: ((codes & 15) + 10 * (codes >> 4)).double(), {"codes": codes})
+    assert same(found[f"each `and` and `rshift` of a line {signed}"], (10 * high_too + low_too).double())
+    for other in (lambda codes: (codes & 10).double(), lambda codes: (codes >> 7).double(), lambda codes: codes & True):
+        assert not any("signed" in words for words in tried(other, {"codes": codes})[0])
 
 
 def test_rows_whose_first_tile_is_hidden_are_nan():

@@ -529,6 +529,34 @@ def test_a_loop_over_keys_that_ends_with_the_tile_of_queries(tile, text):
         assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(
+    ("seq_q", "more", "text"),
+    [
+        (33, 0, "counted from the top left or max_k - max_q, which is 0: a loop that ends there"),
+        (33, 16, None),
+        (129, 0, "counted from max_k - max_q: a loop that ends there"),
+    ],
+)
+def test_a_loop_over_keys_that_ends_by_the_longest_sequences(seq_q, more, text):
+    def fn(q, k, v, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None):
+        o, lse = torch.zeros_like(q), q.new_full((q.shape[1], q.shape[0]), -torch.inf).float()
+        for b in range(len(cu_q) - 1):
+            rows, keys = slice(int(cu_q[b]), int(cu_q[b + 1])), slice(int(cu_k[b]), int(cu_k[b + 1]))
+            of_k, of_v = (x[keys].repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+            s = torch.einsum("ihd,jhd->hij", q[rows], of_k) * q.shape[-1] ** -0.5
+            seen = torch.ones(s.shape[1:], dtype=torch.bool).tril(s.shape[2] - s.shape[1])
+            end = (torch.arange(s.shape[1]) // 16 + 1)[:, None] * 16 + max_k - max_q - more
+            seen &= torch.arange(s.shape[2]) < -(-end // 16) * 16
+            s = s.masked_fill(~seen, -torch.inf)
+            o[rows] = torch.einsum("hij,jhd->ihd", torch.softmax(s, -1).nan_to_num(0.0), of_v)
+            lse[:, rows] = torch.logsumexp(s, -1)
+        return o, lse
+
+    size = next(size for size in registry.contract("attention_varlen").sizes if size["Sq"] == seq_q)
+    told = said("attention_varlen", fn, "o", params={"causal": True}, **size)
+    assert told is None if text is None else text in told
+
+
 @pytest.mark.parametrize("output", ["o", "lse"])
 @pytest.mark.parametrize(
     ("diagonal", "text"), [(0, "from the top left"), (5, "one later"), (3, "one earlier"), (6, None)]
