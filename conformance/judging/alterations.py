@@ -76,6 +76,7 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
     bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[1] in IN_BASE_2}
     if len(bases) > 1:
         yield Alteration("all exponentials and logarithms were to base 2", bases)
+    yield from _late_factors(plain)
     yield from _together(plain)
     calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
     shared = {operation.site for operation in plain.seen.values() if calls[operation.site[0][0], operation.site[1]] > 1}
@@ -111,6 +112,41 @@ def of_numbers(plain: Run) -> Iterator[Number]:
             continue
         if (number := float(numbers.pop())) and math.isfinite(number):
             yield Number(shown, number, place_of(site), tuple(o.site for o in operations))
+
+
+def _late_factors(plain: Run) -> Iterator[Alteration]:
+    """A factor that comes in behind a function of the product that it belongs to."""
+    operations = list(plain.seen.values())
+    scaled = [o.maker() for o in operations if o.site[1] in ("mul", "div") and _number_of(o) is not None]
+    for last in operations:
+        factor = None if any(last is one for one in scaled) else _factor_before(last)
+        shown = expression_of(last.site)
+        early = None if factor is None else expression_of(factor.site)
+        if factor is not None and shown is not None and early is not None:
+            text = f"`{shown}` were multiplied by the factor of `{early}`, and that were not ({place_of(last.site)})"
+            yield Alteration(text, {factor.site: lambda o: o.args[0].clone(), last.site: _late})
+
+
+def _number_of(operation: Operation) -> float | None:
+    """The number that a tensor is multiplied or divided by."""
+    number = operation.args[1] if len(operation.args) == 2 else None
+    return number if isinstance(number, int | float) else None
+
+
+def _factor_before(operation: Operation) -> Operation | None:
+    """The product of a tensor and a number, the latest one, that an operation is of by way of a function that is not
+    linear."""
+    curved, maker = operation.site[1] in CURVED, operation.maker()
+    while maker is not None and maker.site[1] in (*CURVED, "mul", "div"):
+        if curved and maker.site[1] == "mul" and _number_of(maker) is not None:
+            return maker
+        curved, maker = curved or maker.site[1] in CURVED, maker.maker()
+    return None
+
+
+def _late(operation: Operation) -> torch.Tensor | None:
+    factor = _factor_before(operation)
+    return None if factor is None else operation.out * factor.args[1]
 
 
 def _together(plain: Run) -> Iterator[Alteration]:
@@ -284,6 +320,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
 UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg", "erf", "clamp", "clamp_min", "relu"}
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
 BITS = ("and", "rshift")
+CURVED = ("tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "erf", "square")
 IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
 BASES = {"exp": "exp2", "log": "log2"}
 WITH_NUMBERS = ("mul", "div", "rdiv", "add", "sub", "rsub")

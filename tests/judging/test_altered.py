@@ -567,6 +567,17 @@ def test_a_mask_of_another_corner(output, diagonal, text):
     assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(("late", "text"), [(True, "were multiplied by the factor of `q @ k.mT * "), (False, None)])
+def test_a_factor_that_comes_in_behind_a_function(late, text):
+    def fn(q, k, v, *operands, softcap=None, **options):  # c·tanh(q·k/c)·scale is (c·scale)·tanh(scale·q·k/(c·scale))
+        by = q.shape[-1] ** -0.5 if late else 0.3
+        return torch_masked_attention(q, k, v, *operands, softcap=softcap * by, **options)
+
+    contract = registry.contract("masked_attention")
+    told = said("masked_attention", fn, "o", params={"softcap": 2.5, "p": 0.0}, **contract.sizes[0])
+    assert told is None if text is None else text in told and "; or" not in told
+
+
 def test_all_to_base_2():
     def fn(o, lse):
         weights = torch.exp2(lse - lse.amax(0))
