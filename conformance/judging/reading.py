@@ -8,6 +8,7 @@ two.
 """
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,6 +114,8 @@ def misread(
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
+        if where and _is_nothing(got[bad]):
+            continue
         if not all(_explains(contract, case, name, change, *wrong) for name, wrong in (beside or {}).items()):
             continue
         few = int(bad.sum()) < LEAST
@@ -127,6 +130,12 @@ def misread(
     if found:
         return f"as if {'; or as if '.join(found[:NAMED])}"
     return _other_slices(contract, case, output, got, bad, end, call)
+
+
+def _is_nothing(wrong: torch.Tensor) -> bool:
+    """Whether all wrong elements are one number that stands for nothing: in some slices any change that leaves them
+    without terms gives that."""
+    return len(wrong.unique()) == 1 and (float(wrong[0]) == 0 or not math.isfinite(wrong[0]))
 
 
 def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:

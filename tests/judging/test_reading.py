@@ -1,6 +1,7 @@
 """Which operands, heads and parameters a wrong kernel is said to read; and what is not said, since another call refutes
 it."""
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Contract, From, Operand, Output
-from touchstone.reference import attention_decode, masked_attention, mla_decode, rope
+from touchstone.reference import attention_decode, attention_varlen, masked_attention, mla_decode, rope
 
 
 def called(contract, fn):
@@ -125,6 +126,20 @@ def test_integers_that_are_not_looked_at():
     assert told is None
     told = said("attention_decode", decode(lambda k, lengths: torch.full_like(lengths, 3)), "o", **size)
     assert told == "as if all lengths were 3 (B)"
+
+
+@pytest.mark.parametrize(("output", "number"), [("lse", -torch.inf), ("o", 0.0)])
+def test_rows_that_are_left_with_nothing_tell_no_operand(output, number):
+    def fn(q, k, v, cu_q, cu_k, **options):
+        o, lse = attention_varlen.torch_attention_varlen(q, k, v, cu_q, cu_k, **options)
+        outputs = {"o": o, "lse": lse.t()}
+        for start, stop in itertools.pairwise(cu_q.tolist()):
+            if stop - start < 16:
+                outputs[output][start:stop] = number
+        return o, lse
+
+    size = next(size for size in registry.contract("attention_varlen").sizes if size["Sq"] == 129)
+    assert said("attention_varlen", fn, output, **size) is None
 
 
 def test_an_index_that_is_one_off():
