@@ -666,7 +666,7 @@ def _factor_of(operation: Operation) -> tuple[float, str] | None:
     number, node = maker.args[1], ast.parse(shown, mode="eval").body
     if isinstance(number, torch.Tensor) or number in (0, 1) or not isinstance(node, ast.BinOp):
         return None
-    return float(number), ast.unparse(node.right)
+    return float(number), ast.unparse(ast.BinOp(ast.Name("x"), ast.Mult(), node.right)).removeprefix("x * ")
 
 
 def _maximum_before_factor(operation: Operation) -> torch.Tensor:
