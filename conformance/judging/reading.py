@@ -135,7 +135,8 @@ def misread(
 def _is_nothing(wrong: torch.Tensor) -> bool:
     """Whether all wrong elements are one number that stands for nothing: in some slices any change that leaves them
     without terms gives that."""
-    return len(wrong.unique()) == 1 and (float(wrong[0]) == 0 or not math.isfinite(wrong[0]))
+    one = bool(wrong.isnan().all()) or bool((wrong == wrong[0]).all())
+    return one and (float(wrong[0]) == 0 or not math.isfinite(wrong[0]))
 
 
 def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:
