@@ -118,6 +118,16 @@ class DerivedContract(Contract):
     def examples(self) -> tuple[tuple[Any, ...], ...]:
         return (self.example, *self.rebuilt)
 
+    @cached_property
+    def whole(self) -> list[tuple[int, int] | None]:
+        """Of each argument of whole numbers, the smallest, or 0, and the largest that the examples hold."""
+        found: list[tuple[int, int] | None] = []
+        for several in zip(*self.examples, strict=True):
+            held = [x for x in several if isinstance(x, torch.Tensor) and not is_float(x) and x.dtype is not torch.bool]
+            numbers = [0, *(int(n) for x in held if x.numel() for n in x.aminmax())]
+            found.append((min(numbers), max(numbers)) if held else None)
+        return found
+
     def may_be_strided(self, output: str) -> bool:
         """Where the reference gives a view of what it has computed, as `transpose` does."""
         return output in self._strided
@@ -385,11 +395,13 @@ def _found(function, names, example, at: _Sizes, options: Options, known: axes_o
 
 def _not_taken(function, names: Sequence[str], example: Sequence[Any]) -> dict[str, str]:
     """Of each operand, the layouts in which the reference raises, with the others contiguous, as `view` does where
-    strides do not allow it: a kernel may then; or answers otherwise, as `as_strided` does. A layout that it takes for
-    all of them at once, it takes for each."""
+    strides do not allow it: a kernel may then; or answers otherwise, as `as_strided` does, or in another shape, as
+    `masked_select` does of a mask of equal rows; or copies what lies between elements far apart, which a kernel may
+    too. A layout that it takes for all of them at once, it takes for each."""
     given, found = cast(example, torch.float32), dict[str, list[str]]()
     with torch.no_grad():
         plain = tensors_of(function(*given))
+    shapes = [t.shape for t in plain]
     asked = {
         place: [*_layouts_of(example[place])[1:], *layouts.FAR_LAYOUTS[: value.ndim]]
         for place, value in enumerate(given)
@@ -404,7 +416,9 @@ def _not_taken(function, names: Sequence[str], example: Sequence[Any]) -> dict[s
                 same = plain
                 if layout in layouts.BROADCASTS:  # whose values are others
                     same = tensors_of(function(*(v.contiguous() if i in places else v for i, v in enumerate(laid))))
-                return all(_alike(*both) for both in zip(answers, same, strict=True))
+                if layout in layouts.FAR_LAYOUTS and any(_has_gaps(answer, laid) for answer in answers):
+                    return False
+                return [t.shape for t in same] == shapes and all(map(_alike, answers, same))
         except Exception:
             return False
 
@@ -590,8 +604,10 @@ def _alike(answer: torch.Tensor, plain: torch.Tensor) -> bool:
     if answer.shape != plain.shape or not is_float(plain):
         return answer.shape == plain.shape
     finite = torch.isfinite(plain)
-    near = (answer - plain).abs()[finite] <= 0.05 * plain[finite].abs().amax() if finite.any() else finite[:0]
-    return not near.numel() or float(near.double().mean()) >= 0.9
+    if not finite.any():
+        return True
+    near = (answer - plain).abs()[finite] <= 0.05 * plain[finite].abs().amax()
+    return float(near.double().mean()) >= 0.9
 
 
 def _laid(value: torch.Tensor, layout: str) -> torch.Tensor:
@@ -603,6 +619,12 @@ def _laid(value: torch.Tensor, layout: str) -> torch.Tensor:
     wide = value.new_zeros((len(first), math.prod(first.shape[1:]) + 64))
     laid = wide[:, : wide.shape[1] - 64].view(first.shape)
     return laid.copy_(first).movedim(0, axis)
+
+
+def _has_gaps(answer: torch.Tensor, given: Sequence[Any]) -> bool:
+    """Whether an answer lies in memory of its own in which there is more than its elements."""
+    own = all(_memory(answer) != _memory(x) for x in given if isinstance(x, torch.Tensor))
+    return own and answer.untyped_storage().nbytes() > answer.numel() * answer.itemsize
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -702,8 +724,13 @@ def _fits(contract: DerivedContract, sizes: tuple[tuple[str, int], ...]) -> bool
 
 
 def expect(contract: DerivedContract, inputs, params, dtype: torch.dtype, compute: str | None) -> dict[str, Expected]:
-    """Answers and budgets of one case, from samples; those of the latest cases are kept."""
+    """Answers and budgets of one case, from samples; those of the latest cases are kept. Raises for whole numbers that
+    no case holds, as one has that reads an operand wrong: what torch does with an index beyond an axis is undefined,
+    and may end the process."""
     values = contract.values_of(inputs, params)
+    for name, value, bounds in zip(contract.names, values, contract.whole, strict=True):
+        if bounds and value.numel() and not (bounds[0] <= int(value.min()) and int(value.max()) <= bounds[1]):
+            raise ValueError(f"{name}: expected whole numbers from {bounds[0]} to {bounds[1]}")
     key = (_digest(values), dtype, compute)
     if key not in contract.kept:
         contract.kept[key] = _measured(contract, values, dtype, compute)

@@ -40,7 +40,7 @@ max_unpool3d embedding one_hot arange zeros ones full empty empty_like zeros_lik
 new_full new_empty new_empty_strided empty_strided scalar_tensor lift_fresh lift_fresh_copy tril triu tril_ triu_ eye
 zero_ zero _to_copy to nonzero bucketize searchsorted nan_to_num nan_to_num_ copysign _local_scalar_dense item
 upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle pixel_unshuffle channel_shuffle im2col
-is_same_size real imag set_ resize_ sym_size diag_embed heaviside nextafter isin _assert_async _assert_scalar
+is_same_size real imag set_ resize_ sym_size diag_embed heaviside isin _assert_async _assert_scalar
 _assert_tensor_metadata _linalg_check_errors tril_indices triu_indices linspace equal resize_as_ _chunk_cat
 _unsafe_masked_index unsafe_split unsafe_split_with_sizes _unsafe_index block_diag _upsample_nearest_exact1d
 _upsample_nearest_exact2d _upsample_nearest_exact3d squeeze_ unsqueeze_ transpose_ t_ fill fill_ complex
@@ -59,13 +59,15 @@ exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh t
 sigmoid pow rsqrt lgamma digamma i0 sinc logaddexp logaddexp2 softplus log_sigmoid_forward xlogy hypot polygamma
 special_xlog1py exp_ tanh_ sigmoid_ log_ pow_ rsqrt_ special_erfcx special_ndtr special_log_ndtr special_entr
 special_i0e special_i1 special_i1e special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
-special_zeta
+special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai
+special_zeta special_ndtri
 """)
 # usual forms of these cancel against 1, as exp(x) - 1 and 2 sigmoid(2x) - 1 do, or they have zeros between numbers:
 # an absolute error of a unit of 1
 UNIT = words("""
 tanh tanh_ expm1 log1p softplus elu elu_ log_sigmoid_forward erfc special_ndtr lgamma digamma polygamma
-special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
+special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_airy_ai
 """)
 DOTS = words("mm bmm addmm baddbmm mv addmv dot vdot convolution _convolution addr addbmm")
 WITH_ADDEND = words("addmm baddbmm addmv addr addbmm")  # the first operand is added to the product

@@ -390,6 +390,30 @@ def _multivariate_log_gamma(noise, func, args, kwargs):
     return x.copy_(out) if func._schema.is_mutable else out
 
 
+@rule("igamma", "igammac")
+def _incomplete_gamma(noise, func, args, kwargs):
+    """By x^a e^-x / gamma(a), in which a rounded exponent counts; the upper part, where it is small for a is, by what
+    is left of 1."""
+    a, x = map(noise.spoil, args[:2])
+    out = func(a, x)
+    size = out * (torch.xlogy(a, x).abs() + x.abs() + torch.lgamma(a).abs() + 4)
+    return noise.spoil(out, size=size + 2.0 * ((x < 2) & (name_of(func) == "igammac")))
+
+
+POLYNOMIALS = "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w"
+SHIFTED = [f"special_shifted_{name}" for name in POLYNOMIALS.split()]
+POLYNOMIALS += " hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p"
+
+
+@rule(*SHIFTED, *(f"special_{name}" for name in POLYNOMIALS.split()))
+def _polynomial(noise, func, args, kwargs):
+    """By a recurrence of n steps, or by cosines of n times an angle: so many units of the result and of 1, and the
+    place, or what it comes to when it is shifted, by some of 1."""
+    x, n = args[:2]
+    out = func(noise.spoil(x, size=4 * x.abs().clamp_min(1)), n)
+    return noise.spoil(out, size=(torch.as_tensor(n).abs() + 1) * (out.abs() + 1))
+
+
 @rule("gelu")
 def _gelu(noise, func, args, kwargs):
     x = args[0]
@@ -446,6 +470,15 @@ def _log_cumulative_sum_exp(noise, func, args, kwargs):
     x = args[0]
     out = func(noise.spoil(x), *args[1:], **kwargs)
     return noise.spoil(out, size=(out.abs() + x.abs().amax() + 1) * root(x.shape[args[1]] if x.ndim else 1))
+
+
+@rule("_ctc_loss")
+def _log_sums_in_time(noise, func, args, kwargs):
+    """At each step in time the logarithm of a sum of exponentials, from those before: off by units of how far they have
+    come."""
+    weight = root(args[0].shape[0])
+    found = func(noise.spoil(args[0]), *args[1:], **kwargs)
+    return mapped(lambda t: noise.spoil(t, size=(t.abs() + 1) * weight), found)
 
 
 @rule(*LINEAR_ALGEBRA)

@@ -161,6 +161,42 @@ def test_layouts_in_which_the_reference_answers_otherwise_are_asked_of_no_kernel
     assert "contiguous" in contract.operands["x"].layouts and "transposed" not in contract.operands["x"].layouts
 
 
+def test_layouts_in_which_the_answer_has_another_shape_are_asked_of_no_kernel():
+    selected = lambda x, mask: torch.masked_select(x, mask)  # noqa: E731
+    contract = derive(selected, (torch.randn(4, 5), torch.arange(20).reshape(4, 5) % 3 == 0))
+    assert "broadcast" in contract.operands["x"].layouts
+    assert not {"broadcast", "broadcast_last"} & set(contract.operands["mask"].layouts)
+
+
+def test_far_layouts_of_which_the_reference_copies_the_gaps_are_asked_of_no_kernel():
+    replaced = lambda x, y: torch.slice_scatter(x, y, 1, 0, 4)  # noqa: E731
+    assert derive(replaced, drawn((5, 9), (5, 4))).found.layouts == {"x": "far0 far1"}
+    # a view of an operand has its gaps, and is no copy
+    assert derive(lambda x, y: x.narrow(0, 1, 2), drawn((5, 9), (5, 4))).found.layouts == {}
+
+
+def test_an_answer_that_is_nan_alone_is_none_of_what_lies_elsewhere():
+    assert derive(lambda x: x.sum() * math.nan, drawn((4, 6))).found.layouts == {}
+
+
+def test_an_operand_of_whole_numbers_that_no_case_holds_is_not_given_to_the_reference():
+    seen = []
+
+    def picked(x, index):
+        seen.append(index)
+        return x[index]
+
+    contract = derive(picked, (torch.randn(9, 4), torch.tensor([2, 5, 3, 3])), dtypes=["float32"])
+    given, seen[:] = torch.randn(9, 4, dtype=torch.float64), []
+    for index in ([2, 6, 3, 3], [2, -1, 3, 3]):
+        with pytest.raises(ValueError, match="index: expected whole numbers from 0 to 5"):
+            contract.expect({"x": given, "index": torch.tensor(index).double()}, {}, dtype=torch.float32)
+    assert not seen
+    for index in ([5, 0, 1, 1], []):
+        found = contract.expect({"x": given, "index": torch.tensor(index).double()}, {}, dtype=torch.float32)
+        assert torch.equal(found["y"].answer, given[index])
+
+
 def test_a_reference_whose_shape_depends_on_values_is_refused():
     with pytest.raises(Refused, match=r"the shape of an output depends on the values: .*; return fixed shapes"):
         derive(lambda x: x.nonzero(), (torch.randint(0, 2, (5, 5, 5)).float() * torch.randn(5, 5, 5),))

@@ -652,6 +652,37 @@ def test_factors_and_inverses_of_a_matrix_are_off_as_its_condition_says(function
     assert 1e-3 < within(found, 0, function(matrix)) <= 1
 
 
+def test_losses_over_time_are_rounded_at_each_step_to_one_side_where_steps_are_equal():
+    step = drawn((1, 16, 20))[0].log_softmax(-1)
+    targets, lengths = 1 + torch.arange(16 * 30).reshape(16, 30) * 7 % 19, torch.full((16,), 50)
+    loss = lambda x: F.ctc_loss(x, targets, lengths, 10 + torch.arange(16), reduction="none")  # noqa: E731
+    for values in (step.expand(50, 16, 20).contiguous(), drawn((50, 16, 20))[0].log_softmax(-1)):
+        found = sampled(loss, [values])
+        assert not found.unknown
+        assert within(found, 0, loss(values)) <= 1 < within(found, 0, loss(values.bfloat16().float()))
+
+
+P = torch.special
+IN_FLOAT32 = {  # a function, and where torch's own in float32 is off by many units of its answer
+    "airy_ai": (P.airy_ai, (1.5, 2.1)),
+    "scaled_modified_bessel_k0": (P.scaled_modified_bessel_k0, (0.9, 1.0)),
+    "gammainc": (lambda x: P.gammainc(x + 16, x), (8, 16)),
+    "gammaincc": (lambda x: P.gammaincc(x * 1e-2, x), (0.5, 1.1)),
+    "chebyshev_polynomial_t": (lambda x: P.chebyshev_polynomial_t(x, torch.tensor(12)), (-1, 1)),
+    "shifted_chebyshev_polynomial_w": (lambda x: P.shifted_chebyshev_polynomial_w(x, torch.tensor(6)), (0, 1)),
+    "laguerre_polynomial_l": (lambda x: P.laguerre_polynomial_l(x, torch.tensor(6)), (-1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_torchs_special_functions_are_within_the_budget_and_rounded_operands_are_not(name):
+    function, (least, most) = IN_FLOAT32[name]
+    x = torch.linspace(least, most, 4000)
+    found = sampled(function, [x])
+    assert not found.unknown
+    assert within(found, 0, function(x)) <= 1 < within(found, 0, function(x.half().float()))
+
+
 def test_singular_vectors_and_eigenvectors_may_have_either_sign():
     (x,) = drawn((9, 5))
     found = sampled(lambda x: torch.linalg.svd(x, full_matrices=False), [x])

@@ -36,6 +36,7 @@ REFUSED = {
     "pointer": (lambda x: x * x.data_ptr(), r"leaves torch: Tensor\.data_ptr"),
     "unique": (lambda x: torch.unique(x.round()), r"which computed values are equal: aten\._unique2"),
     "bits": (lambda x: x.view(torch.int32) >> 3, r"reads the bits of a tensor: aten\.view\.dtype"),
+    "next number": (lambda x: torch.nextafter(x, x.flip(0)), r"far apart the numbers of a dtype are: aten\.nextafter"),
 }
 
 
