@@ -173,6 +173,9 @@ def test_far_layouts_of_which_the_reference_copies_the_gaps_are_asked_of_no_kern
     assert derive(replaced, drawn((5, 9), (5, 4))).found.layouts == {"x": "far0 far1"}
     # a view of an operand has its gaps, and is no copy
     assert derive(lambda x, y: x.narrow(0, 1, 2), drawn((5, 9), (5, 4))).found.layouts == {}
+    # what torch sums has room for its terms, whatever the layout
+    loss = lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid())  # noqa: E731
+    assert derive(loss, drawn((5, 6), (5, 6))).found.layouts == {}
 
 
 def test_an_answer_that_is_nan_alone_is_none_of_what_lies_elsewhere():
@@ -664,6 +667,28 @@ def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
     inputs, _ = expected_of(contract, family="large")
     assert torch.equal(inputs.exact["x"], x.double())
     assert float(inputs.exact["p"].min()) >= 0.1 - 1e-6 and float(inputs.exact["p"].max()) <= 0.9 + 1e-6
+
+
+def test_an_element_that_is_altered_stays_where_the_function_has_answers():
+    example = [x.sigmoid() for x in drawn((5, 6), (5, 6))]
+    loss = lambda x, y: F.binary_cross_entropy(x, y)  # noqa: E731
+    for contract, low, high in (
+        (derive(loss, example), example[0].min(), example[0].max()),
+        (derive(rms_norm, RMS[1], domain={"x": (-1, 1)}), -1, 1),
+    ):
+        contract.name = "function"
+        plain, inputs = (
+            contract.build(replace(plain_case(contract, "float32", "normal"), altered=name)) for name in (None, "x")
+        )
+        changed = plain.exact["x"] != inputs.exact["x"]
+        assert changed.sum() == 1 and low <= inputs.exact["x"][changed] <= high
+
+
+def test_a_kernel_may_raise_on_values_on_which_the_reference_does():
+    example = [x.sigmoid() for x in drawn((5, 6), (5, 6))]
+    inputs, _ = expected_of(contract := derive(lambda x, y: F.binary_cross_entropy(x, y), example))
+    outside = replace(inputs, exact={name: x + 2 for name, x in inputs.exact.items()})
+    assert contract.raises(outside) and not contract.raises(inputs)
 
 
 def test_nonfinite_inputs_are_judged_as_the_reference_has_them():
