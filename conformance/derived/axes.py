@@ -142,16 +142,21 @@ def have_room(values: Sequence[Any], change: Mapping[Place, int]) -> bool:
 
 def _bounds(values: Sequence[Any], change: Mapping[Place, int]) -> dict[int, int]:
     """The positions of arguments that are whole numbers below the length of an axis of another, some of them as large
-    as its new length, with that length. Not of masks, nor where no number comes twice: of a permutation, none may."""
+    as its new length, with that length. Not of masks, nor where no number comes twice: of a permutation, none may.
+    Numbers in order from 0 to that length are where parts of the other begin and end: they may be the new length."""
     found = {}
     for position, value in enumerate(values):
         if not isinstance(value, torch.Tensor) or value.is_floating_point() or value.dtype is torch.bool:
             continue
-        if not 2 < value.unique().numel() < value.numel() or int(value.min()) < 0:
+        if value.numel() < 2 or int(value.min()) < 0:
             continue
-        most = int(value.max())
+        most, shorter = int(value.max()), []
         others = [(values[p].shape[a], n) for (p, a), n in change.items() if p != position]
-        if shorter := [n for before, n in others if n <= most < before]:
+        if 2 < value.unique().numel() < value.numel():
+            shorter += [n for before, n in others if n <= most < before]
+        if value.ndim == 1 and int(value[0]) == 0 and bool((value.diff() >= 0).all()):
+            shorter += [n + 1 for before, n in others if n < most == before]
+        if shorter:
             found[position] = min(shorter)
     return found
 

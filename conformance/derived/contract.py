@@ -133,14 +133,16 @@ class DerivedContract(Contract):
         return output in self._strided
 
     def may_share(self, output: str, operand: str) -> bool:
-        """Where the reference gives a view of an operand, in the example's layout or another, as `contiguous` does."""
+        """Where the reference gives a view of an operand, in the example's layout or another, as `contiguous` does, or
+        at another size."""
         return (output, operand) in self._shared
 
     @cached_property
     def _shared(self) -> set[tuple[str, str]]:
         found = set()
         cases = [cast(self.example, DTYPES[dtype]) for dtype in self.options.dtypes]
-        for given in (*cases, [_turned(value) for value in cases[0]]):
+        others = (axes_of.at(self.examples, self.found.axes, size) for size in self.found.sizes[1:])
+        for given in (*cases, [_turned(value) for value in cases[0]], *(cast(each, torch.float32) for each in others)):
             memories = {
                 _memory(x): name for name, x in zip(self.names, given, strict=True) if isinstance(x, torch.Tensor)
             }
@@ -429,7 +431,9 @@ def _not_taken(function, names: Sequence[str], example: Sequence[Any]) -> dict[s
                 same = plain
                 if layout in layouts.BROADCASTS:  # whose values are others
                     same = tensors_of(function(*(v.contiguous() if i in places else v for i, v in enumerate(laid))))
-                if layout in layouts.FAR_LAYOUTS and any(_has_gaps(*both, laid) for both in zip(answers, plain, strict=True)):
+                if layout in layouts.FAR_LAYOUTS and any(
+                    _has_gaps(*both, laid) for both in zip(answers, plain, strict=True)
+                ):
                     return False
                 return [t.shape for t in same] == shapes and all(map(_alike, answers, same))
         except Exception:

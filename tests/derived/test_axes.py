@@ -169,6 +169,16 @@ def test_numbers_stay_below_the_length_of_the_axis_along_which_they_count():
         assert torch.equal(axes.resized([given[0], kept], {(0, 2): 1})[1], kept)
 
 
+def test_places_where_parts_of_a_shorter_axis_begin_and_end_lie_within_it():
+    begins = torch.tensor([0, 0, 2, 3, 7])
+    for n, places in ((3, [0, 0, 2, 3, 3]), (1, [0, 0, 0, 1, 1]), (0, [0, 0, 0, 0, 0]), (9, begins.tolist())):
+        x, shorter = axes.resized([torch.randn(7, 2), begins], {(0, 0): n})
+        assert len(x) == n and shorter.tolist() == places
+        assert axes.have_room([torch.randn(7, 2), begins], {(0, 0): n})
+    beyond = torch.tensor([0, 2, 8])  # of something else
+    assert axes.resized([torch.randn(7, 2), beyond], {(0, 0): 3})[1] is beyond
+
+
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_where_parts_of_an_operand_begin_stays_in_order(count):
     """Bags that begin in another order are not written at all."""
