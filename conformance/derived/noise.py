@@ -185,6 +185,7 @@ class Noise(Mode):
         self._leans: dict[str, bool] = {}  # function -> whether its errors are more often above 0 in this run
         self._depth = 0
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # storage -> stored, its version, unstored
+        self._left: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> a result, what of it is left open
 
     def draw(self) -> int:
         """A number that is another one at each place of each run."""
@@ -273,6 +274,18 @@ class Noise(Mode):
             return output
         whole = torch.empty_strided(stored.shape, stored.stride(), dtype=before.dtype).copy_(before)
         return whole.as_strided(output.shape, output.stride(), output.storage_offset() - stored.storage_offset())
+
+    def leave(self, result: torch.Tensor, chosen: torch.Tensor) -> None:
+        """Leave open which numbers are right where `chosen`, where the result turns out to be an output itself."""
+        if result.numel():
+            self._left[result.untyped_storage().data_ptr()] = result, chosen.expand(result.shape)
+
+    def decided(self, output: torch.Tensor) -> torch.Tensor:
+        """An output, with no number, or -1, where it is left open."""
+        found = self._left.get(output.untyped_storage().data_ptr()) if output.numel() else None
+        if found is None or (found[0].shape, found[0].stride()) != (output.shape, output.stride()):
+            return output
+        return torch.where(found[1], math.nan if is_float(output) else -1, output)
 
     # ops
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

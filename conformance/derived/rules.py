@@ -501,7 +501,32 @@ def _linear_algebra(noise, func, args, kwargs):
         sign, logarithm, *others = found
         lost = _singular(args[0], noise.unit)
         found = torch.where(lost, 0.0, sign), torch.where(lost, -math.inf, logarithm), *others
-    return mapped(noise.spoil, found)
+    found = mapped(noise.spoil, found)
+    if name_of(func) == "linalg_lu" and args[0].numel():
+        _, lower, upper = func(*args, **kwargs)
+        rows, pivots = _open_choices(args[0], lower, upper, noise.unit)
+        for factor, chosen in zip(found, (rows.unsqueeze(-2), rows.unsqueeze(-1), pivots.unsqueeze(-1)), strict=True):
+            noise.leave(factor, chosen)
+    elif name_of(func) == "linalg_lu_factor_ex" and args[0].numel():
+        factors, *_ = func(*args, **kwargs)
+        rows, pivots = _open_choices(args[0], factors, factors, noise.unit)
+        for each, chosen in zip(found, (rows.unsqueeze(-1), pivots, _singular(args[0], noise.unit)), strict=True):
+            noise.leave(each, chosen)
+    return found
+
+
+def _open_choices(
+    matrix: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, unit: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows of a matrix with these factors, and which pivots, come after a choice between pivots that rounding
+    does not tell apart, as those of equal rows are, and the last of a singular matrix."""
+    rows, n = matrix.shape[-2], min(matrix.shape[-2:])
+    pivots = upper.diagonal(dim1=-2, dim2=-1).abs()
+    finite = torch.where(torch.isfinite(matrix), matrix, 0.0)
+    off = finite.abs().amax((-2, -1)).unsqueeze(-1) * (root(max(matrix.shape[-2:])) * unit * SINGULAR)
+    others = lower.tril(-1)[..., :n].abs().amax(-2) * pivots
+    later = ((others >= pivots - off) & (torch.arange(n) < rows - 1)).cumsum(-1) > 0
+    return torch.cat([later, later[..., -1:].expand(*later.shape[:-1], rows - n)], -1), later
 
 
 def _singular(matrix: torch.Tensor, unit: float) -> torch.Tensor:

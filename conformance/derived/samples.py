@@ -131,7 +131,7 @@ def _sample(function: Function, values: Sequence[Any], noise: Noise) -> tuple[li
     with torch.no_grad():
         with noise:
             found = [t.detach() for t in tensors_of(function(*doubled(values)))]
-        return [noise.unstored(t) for t in found], [noise.picks.pick_of(t) for t in found]
+        return [noise.decided(noise.unstored(t)) for t in found], [noise.picks.pick_of(t) for t in found]
 
 
 def sampled(

@@ -694,6 +694,37 @@ def test_singular_vectors_and_eigenvectors_may_have_either_sign():
     assert bool(found.unstable[1].all()) and not found.unstable[0].any()
 
 
+@pytest.mark.parametrize("factors", [torch.linalg.lu, torch.linalg.lu_factor_ex], ids=["lu", "lu_factor_ex"])
+def test_pivots_that_rounding_does_not_tell_apart_are_left_open_from_the_first_on(factors):
+    (x,) = drawn((2, 6, 4))
+    regular = [*sampled(factors, [x]).unstable]
+    assert not any(t.any() for t in regular)
+    x[1, 1:] *= x[1, :1, :1] / x[1, 1:, :1] * torch.tensor([0.5, 0.7, -1, 0.1, 0.2]).unsqueeze(-1)  # first: 0 or 3
+    equal = x.clone()
+    equal[1, :, 3] = equal[1, :, :3].sum(-1)  # and the last pivot is 0
+    open_ = sampled(factors, [x]).unstable
+    singular = sampled(factors, [equal]).unstable
+    for number, t in enumerate(open_):
+        assert not t[0].any() and t[1].all() == (t.ndim > 1)
+        assert singular[number][1].all() and not singular[number][0].any()
+    late = drawn((6, 4))[0]
+    late[:, 3] = late[:, :3].sum(-1)
+    p, *_ = sampled(torch.linalg.lu, [late]).unstable
+    assert p[:, 3:].all() and not p[:, :3].any()
+
+
+def test_factors_that_hang_on_no_choice_are_determined():
+    (x,) = drawn((6, 4))
+    x[:, 3] = x[:, :3].sum(-1)
+
+    def product(x):
+        p, lower, upper = torch.linalg.lu(x)
+        return p @ lower @ upper
+
+    found = sampled(product, [x])
+    assert not found.unstable[0].any() and float(found.sigma[0].max()) < 1e-5
+
+
 def rebuilt(x, turn=1):
     u, s, vh = torch.linalg.svd(x, full_matrices=False)
     return (turn * u * s) @ (turn * vh)
