@@ -10,7 +10,7 @@ run: a kernel has one code for it, which leans the same way in every step of a r
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -111,7 +111,7 @@ class Lift(Mode):
         self.picks = Picks()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = lifted(kwargs or {}), name_of(func)
+        (args, kwargs), name = lifted(args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         out = func(*args, **kwargs)
         refusals.check_kind(out, func, name)
@@ -128,7 +128,7 @@ class Parts(Mode):
         self.count, self.most = 0, most
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = lifted(kwargs or {}), name_of(func)
+        (args, kwargs), name = lifted(args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         made = NotImplemented if func.is_view or name in ops.EXACT else ops.in_parts(self, func, args, kwargs)
         if made is not NotImplemented:
@@ -143,10 +143,14 @@ LIFTED = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.flo
 LIFTED |= dict.fromkeys((torch.complex64, torch.complex32), torch.complex128)
 
 
-def lifted(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of an op, with float64 in place of a lower dtype."""
-    dtype = kwargs.get("dtype")
-    return {**kwargs, "dtype": LIFTED[dtype]} if dtype in LIFTED else kwargs
+def lifted(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an op, with float64 in place of a lower dtype."""
+    named = {key: _lifted(value) if key == "dtype" else value for key, value in (kwargs or {}).items()}
+    return tuple(map(_lifted, args)), named
+
+
+def _lifted(value: Any) -> Any:
+    return LIFTED.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 class Noise(Mode):
@@ -289,7 +293,7 @@ class Noise(Mode):
 
     # ops
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = lifted(kwargs or {}), name_of(func)
+        (args, kwargs), name = lifted(args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         self._depth += 1
         try:

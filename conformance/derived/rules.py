@@ -465,6 +465,21 @@ def _softmax(noise, func, args, kwargs):
     return noise.spoil(y, size=y * (size + most) if name == "_softmax" else y.abs() + most)
 
 
+@rule("_linear_cross_entropy_batch_chunked", "_linear_cross_entropy_batch_chunked_no_reduction")
+def _linear_cross_entropy(noise, func, args, kwargs):
+    """The loss of a product, however many rows of it there are at a time."""
+    x, rows, target, bias, weight, *others = args
+    several = not name_of(func).endswith("no_reduction")  # a loss and the gradients
+    how = others[0] if several else "none"
+    ignored, smoothing = (others[1], others[2]) if several else (others[0], 0.0)
+    with noise:
+        logits = torch.nn.functional.linear(x, rows, bias)
+        loss = torch.nn.functional.cross_entropy(
+            logits, target, weight, ignore_index=ignored, reduction=how, label_smoothing=smoothing
+        )
+    return (loss, *func(*args, **kwargs)[1:]) if several else loss
+
+
 @rule("logcumsumexp")
 def _log_cumulative_sum_exp(noise, func, args, kwargs):
     x = args[0]

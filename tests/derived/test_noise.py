@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.derived.functions import FUNCTIONS, drawn
 from touchstone.conformance.derived import ops, samples
 from touchstone.conformance.derived.forms import KINDS, Form
-from touchstone.conformance.derived.noise import Noise, hash_noise
+from touchstone.conformance.derived.noise import Noise, Parts, hash_noise
 from touchstone.conformance.derived.samples import answers, cast, exact_in, narrows, reached, sample, sampled
 from touchstone.conformance.spec.budget import Expected, budget
 from touchstone.conformance.spec.compare import compare
@@ -461,6 +461,41 @@ def test_casts_that_raise_precision_are_lifted():
     x = x.double() * (1 + 2.0**-40)
     exact = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     assert torch.allclose(answers(wide, [x])[0], exact, rtol=1e-14, atol=0)
+
+
+def test_a_dtype_by_position_is_lifted_too():
+    backward = lambda x, y: torch.ops.aten._softmax_backward_data(x, y.softmax(-1), 1, torch.float32)  # noqa: E731
+    x, y = drawn((12, 40), (12, 40))
+    exact, p = answers(backward, [x, y])[0], y.double().softmax(-1)
+    assert exact.dtype == torch.float64
+    assert torch.allclose(exact, p * (x - (p * x).sum(-1, keepdim=True)), rtol=0, atol=1e-12)
+    assert torch.allclose(sample(backward, [x, y], Parts())[0], exact, rtol=0, atol=1e-12)
+    x[3, 5] = math.nan
+    assert {run[0].dtype for run in reached(backward, [x, y])} == {torch.float64}
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy")
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_a_loss_of_a_product_in_parts_is_off_as_the_loss_of_a_product(reduction):
+    x, rows, bias = drawn((64, 8), (9, 8), (9,))
+    target = (x @ rows.mT + bias).argmax(-1)  # where the loss is near 0, and the sum of exponentials near 1
+    target[::7] = 4
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=16)
+
+    def in_parts(x, rows, bias):
+        return F.linear_cross_entropy(
+            x, rows, target, linear_bias=bias, ignore_index=4, reduction=reduction, options=options
+        )
+
+    def whole(x, rows, bias):
+        return F.cross_entropy(F.linear(x, rows, bias), target, ignore_index=4, reduction=reduction)
+
+    values = [x, rows, bias]
+    one, other = sampled(in_parts, values), sampled(whole, values)
+    assert not one.unknown and torch.allclose(one.answers[0], other.answers[0], rtol=1e-12, atol=1e-12)
+    assert 0.5 < float((one.sigma[0] / other.sigma[0]).nan_to_num(1, 1, 1).mean()) < 2
+    for form in (in_parts, whole):
+        assert within(one, 0, form(*values)) <= 1 < within(one, 0, form(*(t.bfloat16().float() for t in values)))
 
 
 def test_intermediates_that_the_reference_narrows_itself_are_seen():
