@@ -76,3 +76,12 @@ def test_complex_numbers_that_go_in_or_come_out_are_refused():
         derive(torch.fft.rfft, [x])
     with pytest.raises(Refused, match="complex numbers: the operand z; take torch.view_as_real of it"):
         derive(lambda z: z.abs(), [torch.complex(x, x)])
+
+
+def test_sparse_and_quantised_tensors_that_go_in_are_refused():
+    (x,) = drawn((12, 40))
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        with pytest.raises(Refused, match="no contract for a sparse tensor: the operand s; write the contract by hand"):
+            derive(lambda s, x: torch.sparse.mm(s, x), [sparse, x.mT])
+    with pytest.raises(Refused, match="no contract for a quantised tensor: the operand q; write the contract by hand"):
+        derive(lambda q: q.dequantize(), [torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)])
