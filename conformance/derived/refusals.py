@@ -95,8 +95,8 @@ def check_kind(value: Any, func: Any, name: str) -> None:
 
 
 def check_real(value: Any, what: str, way: str) -> None:
-    """Raise Refused for a tensor of complex numbers, or none of a dense array, that goes into a function, or comes out of
-    it."""
+    """Raise Refused for a tensor of complex numbers, a sparse or a quantised one, that goes into a function, or comes
+    out of it."""
     if isinstance(value, torch.Tensor) and (value.is_quantized or value.layout is not torch.strided):
         kind = "quantised" if value.is_quantized else "sparse"
         raise Refused(f"no contract for a {kind} tensor: {what}; write the contract by hand (docs/your-kernel.md)")

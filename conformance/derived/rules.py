@@ -468,9 +468,9 @@ def _softmax(noise, func, args, kwargs):
 @rule("_linear_cross_entropy_batch_chunked", "_linear_cross_entropy_batch_chunked_no_reduction")
 def _linear_cross_entropy(noise, func, args, kwargs):
     """The loss of a product, however many rows of it there are at a time. It takes weights of more classes than there
-    are."""
+    are, and of fewer."""
     x, rows, target, bias, weight, *others = args
-    weight = weight if weight is None else weight[: len(rows)]
+    weight = weight if weight is None else torch.nn.functional.pad(weight, (0, len(rows) - len(weight)))
     several = not name_of(func).endswith("no_reduction")  # a loss and the gradients
     how = others[0] if several else "none"
     ignored, smoothing = (others[1], others[2]) if several else (others[0], 0.0)

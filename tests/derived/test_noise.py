@@ -496,9 +496,10 @@ def test_a_loss_of_a_product_in_parts_is_off_as_the_loss_of_a_product(reduction)
     assert 0.5 < float((one.sigma[0] / other.sigma[0]).nan_to_num(1, 1, 1).mean()) < 2
     for form in (in_parts, whole):
         assert within(one, 0, form(*values)) <= 1 < within(one, 0, form(*(t.bfloat16().float() for t in values)))
-    weighted = lambda *given: F.linear_cross_entropy(*given[:2], target, weight=given[2], options=options)  # noqa: E731
-    weight = drawn((12,))[0].abs()  # of more classes than there are
-    assert within(sampled(weighted, [x, rows, weight]), 0, weighted(x, rows, weight)) <= 1
+    weighted = lambda *given: F.linear_cross_entropy(*given[:2], target % 5, weight=given[2], options=options)  # noqa: E731
+    for classes in (12, 5):  # of 9
+        given = [x, rows, drawn((classes,))[0].abs()]
+        assert within(sampled(weighted, given), 0, weighted(*given)) <= 1
 
 
 def test_intermediates_that_the_reference_narrows_itself_are_seen():
