@@ -107,6 +107,7 @@ def misread(
     further = cache(call)
     found: list[str] = []
     changes: dict[str, Change] = {}
+    of_counts = {text for text, _ in _counts(contract, case, exact)}  # who reads them wrong has few elements right
     for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
         if time.monotonic() > end or len(found) == FOUND:
             break
@@ -114,7 +115,7 @@ def misread(
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
-        if where and _is_nothing(got[bad]):
+        if where and (text in of_counts or _is_nothing(got[bad])):
             continue
         if not all(_explains(contract, case, name, change, *wrong) for name, wrong in (beside or {}).items()):
             continue
