@@ -206,11 +206,10 @@ def given(tmp_path_factory):
     """What attacks are after: servers, files of the judge, its memory."""
     import ctypes
 
-    home = Path("/tmp", f"hostile-home-{os.getpid()}")
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(prefix="hostile-home-", dir="/tmp"))  # a process id may be another's in a namespace
     home.chmod(0o755)
     local = str(home / "socket")
-    abstract = f"\0hostile-{os.getpid()}"
+    abstract = f"\0{home.name}"
     servers = [socket.socket(), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
     for server, address in zip(servers, (("127.0.0.1", 0), local, abstract), strict=True):
         server.bind(address)
