@@ -178,3 +178,10 @@ def test_what_is_touchstones_own():
     imposter = type("Guard", (), {"__module__": guarded.__name__})
     assert guarded._is_ours(guarded.Guard) and not guarded._is_ours(imposter) and not guarded._is_ours(int)
     assert not guarded._is_ours(None)
+
+
+def test_what_torch_and_python_replace_themselves_counts_nowhere_else():
+    hook, replaced = next(iter(guarded._HOOKS)), next(iter(guarded._REPLACED))
+    assert not guarded._counts(sys, hook, print) and not guarded._counts(torch, replaced, print)
+    for owner, name in ((sys, replaced), (torch, hook), (torch, "add"), (builtins, "print")):
+        assert guarded._counts(owner, name, print)

@@ -611,6 +611,7 @@ def test_the_judge_is_hidden_while_a_sandbox_is_open_and_no_longer():
 def test_folders_of_judges_that_were_killed_are_cleared_and_no_others(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Sandbox(measures=()) as used:
+        assert os.path.basename(used.folder).startswith(outside.PREFIX)  # or none would be found
         left, young = tmp_path / f"{outside.PREFIX}left", tmp_path / f"{outside.PREFIX}young"
         for folder in (left, young):
             (folder / "home").mkdir(parents=True)
