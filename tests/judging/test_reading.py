@@ -178,7 +178,6 @@ def test_counts_are_read_for_more_than_a_few_queries():
     assert told is None or "lengths" not in told
 
 
-
 def test_a_vector_that_is_indexed_by_another_axis():
     by_row = norm(lambda x, w, eps: rms(x, x.new_ones(x.shape[1]), eps) * w[torch.arange(len(x)) % len(w), None])
     reversed_ = norm(lambda x, w, eps: rms(x, x.new_ones(x.shape[1]), eps) * w.flip(0)[: len(x), None])
