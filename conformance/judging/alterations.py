@@ -611,6 +611,8 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
             if WARP <= tile < size:
                 text = f"of {tile} running sums, by the index modulo {tile}, that are not scaled anew where their"
                 yield f"{text} maximum grows", partial(_lanes_not_scaled, dim, tile)
+                text = f"of {tile} sums, by the index modulo {tile}, of each less its own maximum"
+                yield text, partial(_lanes_own_maximum, dim, tile)
             if tile < size:
                 yield f"of tiles of {tile}, of each less its own maximum", partial(_own_maximum, dim, tile)
                 text = f"NaN in rows whose first tile, of {tile}, is all -inf: -inf less a maximum of -inf"
@@ -739,6 +741,19 @@ def _lanes_not_scaled(dim: int, lanes: int, operation: Operation) -> torch.Tenso
     last = known[..., -1, :]
     total = (x - known).exp().masked_fill(x == -math.inf, 0.0).sum(-2)
     log_sum = (last + total.log()).logsumexp(-1)
+    if operation.site[1] == "softmax":
+        return (operation.args[0] - log_sum.unsqueeze(-1).movedim(-1, dim)).exp()
+    return log_sum.reshape(operation.out.shape)
+
+
+def _lanes_own_maximum(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, of sums of every `lanes`-th element each, about maxima of their own, that
+    are added as they are."""
+    x = operation.args[0].movedim(dim, -1)
+    rows = -(-x.shape[-1] // lanes)
+    padded = torch.nn.functional.pad(x, (0, rows * lanes - x.shape[-1]), value=-math.inf).unflatten(-1, (rows, lanes))
+    apart = (padded - padded.amax(-2, keepdim=True)).exp().masked_fill(padded == -math.inf, 0.0)
+    log_sum = x.amax(-1) + apart.sum((-2, -1)).log()
     if operation.site[1] == "softmax":
         return (operation.args[0] - log_sum.unsqueeze(-1).movedim(-1, dim)).exp()
     return log_sum.reshape(operation.out.shape)

@@ -261,6 +261,23 @@ def test_running_sums_of_lanes_that_are_not_scaled_anew(lanes, text):
     assert told is None if text is None else text in told
 
 
+@pytest.mark.parametrize(
+    ("lanes", "text"), [(32, "of 32 sums, by the index modulo 32, of each less its own maximum"), (31, None)]
+)
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_sums_of_lanes_about_their_own_maxima_that_are_added(lanes, text, reduction):
+    def fn(logits, target, *, reduction="mean", ignore_index=-100, **_):
+        parts = [logits[:, lane::lanes] for lane in range(lanes)]
+        total = sum((part - part.amax(1, keepdim=True)).exp().sum(1) for part in parts)
+        loss = logits.amax(1) + total.log() - logits.gather(1, target.long().clamp_min(0)[:, None])[:, 0]
+        loss = torch.where(target == ignore_index, 0.0, loss)
+        return loss if reduction == "none" else loss.sum() / (target != ignore_index).sum()
+
+    params = {"reduction": reduction, "label_smoothing": 0.0, "z_loss": 0.0}
+    told = said("cross_entropy", fn, "loss", params=params, rows=40, V=173)
+    assert told is None if text is None else text in told
+
+
 @pytest.mark.parametrize(("tile", "text"), [(16, "NaN in rows whose first tile, of 16, is all -inf"), (5, None)])
 def test_rows_whose_first_tile_is_hidden(tile, text):
     """A running sum that is scaled anew, and whose maximum is -inf up to the first key that is seen."""
