@@ -278,17 +278,19 @@ def held_again(
 
 
 def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
-    """The plain cases with the parameters of `case` whose work is the most that is little, in another of the contract's
-    sizes and in one of its single cases', which may have more of something than any other."""
-    found = []
-    for sizes in (contract.sizes, [one.size for one in contract.also.values()]):
+    """The plain cases with the parameters of `case` whose work is little: the most of it, and where a third and two
+    thirds of them have less, in other sizes of the contract, and the most in those of its single cases, which may have
+    more of something than any other."""
+    found: list[Case] = []
+    for sizes, places in ((contract.sizes, (1, 2, 3)), ([one.size for one in contract.also.values()], (3,))):
         plain = [
             replace(plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size), params=case.params)
             for size in sizes
         ]
         fit = [one for one in plain if one.sizes != case.sizes and one.filled and contract.valid(one)]
-        found.append(max((o for o in fit if contract.work(o) <= ANOTHER_SIZE), key=contract.work, default=None))
-    return [one for one in found if one is not None]
+        little = sorted((one for one in fit if contract.work(one) <= ANOTHER_SIZE), key=contract.work)
+        found += [little[len(little) * place // 3 - 1] for place in reversed(places) if len(little) * place // 3]
+    return list(dict.fromkeys(found))
 
 
 def _held(

@@ -1279,10 +1279,17 @@ def test_up_to_how_much_work_mutants_are_run(monkeypatch, work, compared):
     assert matches(lambda x: 2 * softmax(x), [same]) == ([same] if compared else [])
 
 
-@pytest.mark.parametrize(("work", "sizes"), [(4e6, 1), (4e6 + 1, 0)])
+@pytest.mark.parametrize(("work", "sizes"), [(4e6, 3), (4e6 + 1, 0)])
 def test_up_to_how_much_work_another_size_is_tried(monkeypatch, work, sizes):
     monkeypatch.setattr(type(SOFTMAX), "work", lambda contract, case: work)
     assert len(diagnosis._of_other_sizes(replace(SOFTMAX, also={}), case_of())) == sizes
+
+
+def test_other_sizes_are_large_middling_and_small_ones():
+    found = [SOFTMAX.work(one) for one in diagnosis._of_other_sizes(replace(SOFTMAX, also={}), case_of())]
+    little = sorted(w for w in (SOFTMAX.work(case_of(**size)) for size in SOFTMAX.sizes) if w <= 4e6)
+    assert found == sorted(found, reverse=True) and len(found) == 3
+    assert found[0] == little[-1] and little[0] <= found[2] < little[len(little) // 2]
 
 
 @pytest.mark.parametrize(("off", "told"), [(0.5, True), (0.51, False)])
