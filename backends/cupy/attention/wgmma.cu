@@ -233,8 +233,9 @@ __device__ inline void load_tile(
 }
 
 // A block takes several of the `tiles`: the next one's operands come while it ends this one. `scale` carries log2 e and is
-// not negative. In one piece: each wgmma_wait counts the products that are under way around it, so that their order has
-// to be seen.
+// not negative.
+// Longer than a screen: each wgmma_wait counts the products that are under way around it, so that their order has to be
+// seen.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     const __grid_constant__ TensorMap o_map, ELEMENT* o, float* lse, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal

@@ -180,7 +180,7 @@ def _consume_wide(
 ):
     """Two warpgroups: half of a tile's queries in the scores of 64 keys, half of the columns in all other products.
 
-    So each needs the weights of both, which go through shared memory as ds does.
+    So each needs the weights of both, which go through shared memory as ds does. Longer than a screen: as `_consume`.
     """
     k, v, q, do, lse, delta, staged, weights = memory
     kv_full, q_full, do_full, empty = signals
