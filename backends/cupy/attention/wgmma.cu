@@ -1,11 +1,11 @@
-// wgmma: attention on warpgroups. GROUPS hold 64 queries each with their scores and o in registers, a thread of one more
+// wgmma: attention on warpgroups. GROUPS hold 64 queries each with their scores and o in registers, another thread
 // has the copy engine bring keys and values. The scores of the next keys are formed while the values of these are used;
 // the warpgroups run apart, so that one's exponentials fill another's waits. BLOCK_D (64 or 128), GROUPS (2, up to 64
 // also 1 and 3), the KEYS of a tile, the BLOCKS that share a multiprocessor and STAGES come from the launcher.
 #include "hopper.cuh"
 
 constexpr int WARPS = 4 * GROUPS, BLOCK_M = 64 * GROUPS, BLOCK_N = KEYS;
-// Warpgroups that share a multiprocessor with no others take the registers that the loading one, whole then, gives away.
+// Warpgroups that have a multiprocessor to themselves take the registers that the loading one, whole then, gives away.
 constexpr bool ALONE = BLOCKS == 1;
 constexpr int LOADER = 128 * GROUPS, THREADS = LOADER + (ALONE ? 128 : 32);
 // The warpgroups start their products by turns, so that the exponentials of one run beside the products of the others.
@@ -197,8 +197,8 @@ __device__ inline void start_barriers(Shared& shared) {
 }
 
 // Tile `number` of queries, of a head of a batch: of `together` heads at a time first the queries that see most keys.
-// Keys up to `full` are visible to all its queries, from `last` on to none; without causality the shift is so large that
-// only Sk hides a key.
+// Keys up to `full` are visible to all its queries, from `last` on to none; without causality the shift is so large
+// that only Sk hides a key.
 struct Tile {
     int pair, top, full, last, shift;
 
@@ -232,13 +232,14 @@ __device__ inline void load_tile(
     }
 }
 
-// A block takes several of the `tiles`: the next one's operands come while it ends this one. `scale` carries log2 e and is
-// not negative.
+// A block takes several of the `tiles`: the next one's operands come while it ends this one. `scale` carries log2 e and
+// is not negative.
 // Longer than a screen: each wgmma_wait counts the products that are under way around it, so that their order has to be
 // seen.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-    const __grid_constant__ TensorMap o_map, ELEMENT* o, float* lse, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, int causal
+    const __grid_constant__ TensorMap o_map, ELEMENT* o, float* lse, int tiles, int together, int Hq, int Hkv, int Sq,
+    int Sk, int dim, float scale, int causal
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);

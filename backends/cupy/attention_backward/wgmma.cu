@@ -23,8 +23,8 @@ using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
 using Part = float[HALF_D / 8][4];
 
-// A block's 128 keys, from `left` on, of a pair of batch and key head. The pairs are taken `together` at a time, of each
-// first the keys that most queries see; `first` is the first tile of queries that see any of them.
+// A block's 128 keys, from `left` on, of a pair of batch and key head. The pairs are taken `together` at a time, of
+// each first the keys that most queries see; `first` is the first tile of queries that see any of them.
 struct Tile {
     int tiles, pair, tile, left, first;
 
@@ -71,8 +71,8 @@ __device__ inline void load_keys(
 
 // One warp's work: a tile of queries and what is known of them.
 __device__ inline void load_queries(
-    Shared& shared, const TensorMap& q, const TensorMap& grad, const float* lse, const float* delta, int start, int head,
-    int batch, int Hq, int Sq, const Slot<STAGES>& slot
+    Shared& shared, const TensorMap& q, const TensorMap& grad, const float* lse, const float* delta, int start,
+    int head, int batch, int Hq, int Sq, const Slot<STAGES>& slot
 ) {
     const int lane = threadIdx.x, stage = slot.stage;
     const long long row = ((long long)batch * Hq + head) * Sq + start;
@@ -223,7 +223,8 @@ __device__ inline void store_ds(ELEMENT* tile, const Weights& dweights, int row,
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_wgmma(
     const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
     const __grid_constant__ TensorMap grad, const float* delta, const float* lse2, float* sums, ELEMENT* dk,
-    ELEMENT* dv, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2, int causal
+    ELEMENT* dv, int tiles, int together, int Hq, int Hkv, int Sq, int Sk, int dim, float scale, float scale2,
+    int causal
 ) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
