@@ -245,7 +245,7 @@ contract = Contract(
         "beyond_float16": Also(dict(B=1, Hq=2, Hkv=1, Sq=24, Sk=24, D=16), _beyond_float16, dtype="bfloat16"),
     },
     int64_index=Int64Index(attention.BEYOND_INT32, rows=dict.fromkeys(("q", "k", "v", "o", "lse", "do"), 0)),
-    large=attention.LARGE,
+    large=[*attention.LARGE, dict(B=4, Hq=16, Hkv=16, Sq=4096, Sk=4096, D=256)],
     flops=lambda size, param: 2.5 * attention.flops(size, param),
     bytes=_bytes,
     invalid=[

@@ -734,26 +734,29 @@ def _in_two_bases(dim: int, above: float, below: float, operation: Operation) ->
 def _lanes_not_scaled(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
     """A softmax, or the logarithm of the sum, of running sums of every `lanes`-th element each, whose addends keep the
     maximum that their sum knew when they came; the sums are brought together as they have to be."""
-    x = operation.args[0].movedim(dim, -1)
-    rows = -(-x.shape[-1] // lanes)
-    x = torch.nn.functional.pad(x, (0, rows * lanes - x.shape[-1]), value=-math.inf).unflatten(-1, (rows, lanes))
+    x = _in_lanes(dim, lanes, operation)
     known = x.cummax(-2).values
-    last = known[..., -1, :]
     total = (x - known).exp().masked_fill(x == -math.inf, 0.0).sum(-2)
-    log_sum = (last + total.log()).logsumexp(-1)
-    if operation.site[1] == "softmax":
-        return (operation.args[0] - log_sum.unsqueeze(-1).movedim(-1, dim)).exp()
-    return log_sum.reshape(operation.out.shape)
+    return _by_log_sum(dim, (known[..., -1, :] + total.log()).logsumexp(-1), operation)
 
 
 def _lanes_own_maximum(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
     """A softmax, or the logarithm of the sum, of sums of every `lanes`-th element each, about maxima of their own, that
     are added as they are."""
+    x = _in_lanes(dim, lanes, operation)
+    apart = (x - x.amax(-2, keepdim=True)).exp().masked_fill(x == -math.inf, 0.0)
+    return _by_log_sum(dim, x.amax((-2, -1)) + apart.sum((-2, -1)).log(), operation)
+
+
+def _in_lanes(dim: int, lanes: int, operation: Operation) -> torch.Tensor:
+    """The argument of a reduction, its axis last and parted as (rows, lanes), with -inf behind it."""
     x = operation.args[0].movedim(dim, -1)
     rows = -(-x.shape[-1] // lanes)
-    padded = torch.nn.functional.pad(x, (0, rows * lanes - x.shape[-1]), value=-math.inf).unflatten(-1, (rows, lanes))
-    apart = (padded - padded.amax(-2, keepdim=True)).exp().masked_fill(padded == -math.inf, 0.0)
-    log_sum = x.amax(-1) + apart.sum((-2, -1)).log()
+    return torch.nn.functional.pad(x, (0, rows * lanes - x.shape[-1]), value=-math.inf).unflatten(-1, (rows, lanes))
+
+
+def _by_log_sum(dim: int, log_sum: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """What a softmax, or the logarithm of the sum, gives with another logarithm of its sum."""
     if operation.site[1] == "softmax":
         return (operation.args[0] - log_sum.unsqueeze(-1).movedim(-1, dim)).exp()
     return log_sum.reshape(operation.out.shape)

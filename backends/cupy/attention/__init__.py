@@ -136,11 +136,11 @@ def wgmma(
     groups, keys, each = _shares(q, Sk, block_d, causal)
     stages = max(groups, 2)  # a third stage is worth 1 % to three warpgroups, none to fewer
     o_map = TensorMap(o.view(B * Hq, Sq, D), (1, 16, 64)) if D % 8 == 0 else TensorMap(q, (1, 1, 64, 64))  # not used
-    width, tiles = block_d * q.element_size(), B * Hq * ceil_div(Sq, 64 * groups)
-    blocks = min(tiles, resident(q, each))
-    together = 1
+    rows, width = 64 * groups, block_d * q.element_size()
+    tiles = ceil_div(Sq, rows)  # of a head
+    blocks, together = min(B * Hq * tiles, resident(q, each)), 1
     if causal:
-        seen = range(ceil_div(Sq, 64 * groups) * 64 * groups + Sk - Sq, Sk - Sq, -64 * groups)
+        seen = range(tiles * rows + Sk - Sq, Sk - Sq, -rows)
         together = heads_together(blocks, B * Hq, seen, Sk, keys, 1.06 if D > 64 else 1.02)
     _wgmma.launch(
         "attention_wgmma",
@@ -150,11 +150,11 @@ def wgmma(
         o_map,
         o,
         lse,
-        *(tiles, together, Hq, Hkv, Sq, Sk, D),
+        *(B * Hq * tiles, together, Hq, Hkv, Sq, Sk, D),
         scale_or_default(scale, D) * math.log2(math.e),
         causal,
         dtype=q.dtype,
-        shared=(2 * 64 * groups + 2 * keys * stages) * width + (2 + 4 * stages) * 8,
+        shared=2 * (rows + keys * stages) * width + (2 + 4 * stages) * 8,
         arch="sm_90a",
         BLOCK_D=block_d,
         STAGES=stages,

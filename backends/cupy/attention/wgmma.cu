@@ -196,16 +196,15 @@ __device__ inline void start_barriers(Shared& shared) {
     barrier_init_fence();
 }
 
-// Tile `number` of queries, of a head of a batch: of `together` heads at a time first the queries that see most keys.
-// Keys up to `full` are visible to all its queries, from `last` on to none; without causality the shift is so large
-// that only Sk hides a key.
+// Tile `number` of queries, of a head of a batch: the queries that see most keys come first. Keys up to `full` are
+// visible to all its queries, from `last` on to none; without causality the shift is so large that only Sk hides a key.
 struct Tile {
     int pair, top, full, last, shift;
 
     __device__ Tile(int number, int pairs, int together, int Sq, int Sk, int causal) {
-        const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M, before = number / (together * tiles) * together;
-        const int width = min(together, pairs - before), within = number - before * tiles;
-        pair = before + within % width, top = (tiles - 1 - within / width) * BLOCK_M;
+        const int tiles = (Sq + BLOCK_M - 1) / BLOCK_M;
+        const InOrder place(number, pairs, tiles, together);
+        pair = place.head, top = (tiles - 1 - place.tile) * BLOCK_M;
         shift = causal ? Sk - Sq : Sk;
         full = min(Sk, max(0, top + shift + 1)) / BLOCK_N * BLOCK_N;
         last = min(Sk, max(0, top + BLOCK_M + shift));

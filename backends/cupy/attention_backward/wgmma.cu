@@ -23,16 +23,15 @@ using Weights = unsigned[BLOCK_M / STEP][4];
 using Gradient = float[BLOCK_D / 8][4];
 using Part = float[HALF_D / 8][4];
 
-// A block's 128 keys, from `left` on, of a pair of batch and key head. The pairs are taken `together` at a time, of
-// each first the keys that most queries see; `first` is the first tile of queries that see any of them.
+// A block's 128 keys, from `left` on, of a pair of batch and key head; those that most queries see come first. `first`
+// is the first tile of queries that see any of them.
 struct Tile {
     int tiles, pair, tile, left, first;
 
     __device__ Tile(int number, int all, int together, int Sk, int shift) {
         tiles = (Sk + BLOCK_N - 1) / BLOCK_N;
-        const int before = number / (together * tiles) * together, within = number - before * tiles;
-        const int width = min(together, all / tiles - before);
-        tile = within / width, pair = before + within % width, left = tile * BLOCK_N;
+        const InOrder place(number, all / tiles, tiles, together);
+        tile = place.tile, pair = place.head, left = tile * BLOCK_N;
         first = max(0, left - shift) / BLOCK_M * BLOCK_M;
     }
 };

@@ -76,10 +76,10 @@ def heads_together(blocks: int, heads: int, seen: range, most: int, step: int, u
     of few heads that stay in the L2 cache are worth as much.
     """
     costs = 1 + -(-np.clip(seen, 0, most) // step)
-    heads = min(heads, max(1, 100_000 // len(costs)))
+    heads = min(heads, max(1, 100_000 // len(costs)))  # as even as of more, which take milliseconds here
     choices = [n for power in range(heads.bit_length()) for n in (1 << power, 3 << power >> 1) if n < heads] + [heads]
-    most = {n: _most_work(blocks, heads, n, costs) for n in choices}
-    return min(n for n in choices if most[n] <= uneven * min(most.values()))
+    loads = {n: _most_work(blocks, heads, n, costs) for n in choices}
+    return min(n for n in choices if loads[n] <= uneven * min(loads.values()))
 
 
 def _most_work(blocks: int, heads: int, together: int, costs: np.ndarray) -> int:

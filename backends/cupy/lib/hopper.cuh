@@ -71,8 +71,20 @@ template <int stages> struct Slot {
     }
 };
 
-// The tiles of a block that stays for several: one of every gridDim.x, from the left and from the right by turns, so that no block has the
-// larger one each time.
+// Of `heads` with so many tiles each, taken `together` at a time, of which the first tiles of all come first: the head of
+// tile `number`, and which of its tiles that is. The launcher: heads_together in attention.py.
+struct InOrder {
+    int head, tile;
+
+    __device__ InOrder(int number, int heads, int tiles, int together) {
+        const int before = number / (together * tiles) * together, within = number - before * tiles;
+        const int width = min(together, heads - before);
+        head = before + within % width, tile = within / width;
+    }
+};
+
+// The tiles of a block that stays for several: one of every gridDim.x, from the left and from the right by turns, so
+// that no block has the larger one each time.
 template <typename Work> __device__ inline void for_tiles(int tiles, const Work& work) {
     const int back = 2 * (gridDim.x - blockIdx.x) - 1;
     for (int number = blockIdx.x, step = back; number < tiles; number += step, step = 2 * gridDim.x - step) work(number);

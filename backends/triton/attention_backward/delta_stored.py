@@ -161,7 +161,7 @@ def _stored_dkdv_kernel(
     tl.store(dv_ptr + offsets, dv_acc.to(dv_ptr.dtype.element_ty), mask=inside)
 
 
-@variant(spills=3584)
+@variant(spills=3840)
 def delta_stored(
     q: torch.Tensor,
     k: torch.Tensor,
