@@ -16,6 +16,7 @@ from touchstone.conformance.derived.ops import (
     DOTS,
     FOURIER,
     LINEAR_ALGEBRA,
+    ORTHOGONAL,
     WITH_ADDEND,
     argument,
     decompositions,
@@ -501,7 +502,8 @@ def _log_sums_in_time(noise, func, args, kwargs):
 @rule(*LINEAR_ALGEBRA)
 def _linear_algebra(noise, func, args, kwargs):
     """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its longer axis.
-    What each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination."""
+    What each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination.
+    But an orthogonal factor of many rows has norms and products of whole columns, of which each row gets its share."""
 
     def off(t):
         if t.ndim < 2 or t.numel() == 0:
@@ -509,7 +511,14 @@ def _linear_algebra(noise, func, args, kwargs):
         finite = torch.where(torch.isfinite(t), t, 0.0)
         size = finite.abs().amax((-2, -1), keepdim=True) * root(max(t.shape[-2:])) * noise.unit
         places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
-        return t + size * noise.error(places)
+        found = t + size * noise.error(places)
+        if (long := max(t.shape[-2:])) > (short := min(t.shape[-2:])) and name_of(func) in ORTHOGONAL:
+            places = torch.arange(short * short, dtype=torch.float64).reshape(short, short)
+            alike = finite if t.shape[-1] == short else finite.mT
+            size = root(long / short) if _distinct(alike) * 8 > long else long / EQUAL
+            shares = size * noise.unit * noise.error(places)
+            found += finite @ shares if t.shape[-1] == short else shares @ finite
+        return found
 
     found = func(*mapped(off, tuple(args)), **kwargs)
     if name_of(func) in ("_linalg_svd", "_linalg_eigh"):
@@ -530,6 +539,11 @@ def _linear_algebra(noise, func, args, kwargs):
         for each, chosen in zip(found, (rows.unsqueeze(-1), pivots, _singular(args[0], noise.unit)), strict=True):
             noise.leave(each, chosen)
     return found
+
+
+def _distinct(matrix: torch.Tensor) -> int:
+    """How many rows of a matrix, the first of a batch, differ."""
+    return len(torch.unique(matrix.reshape(-1, *matrix.shape[-2:])[0], dim=0))
 
 
 def _open_choices(
