@@ -6,6 +6,8 @@ l2_resident: both in one launch, chunk of rows by chunk, so that the blocks of c
   [gupta2012]
 partials: a program holds a row in registers and sums dweight and dbias there over many rows, one part each [apex2018]
 atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
+staged: partials in Gluon, with the next row on its way to shared memory meanwhile, and pieces of a row that need not be
+  a power of two [hsu2024]
 """
 
 import torch
@@ -20,6 +22,7 @@ from touchstone.backends.triton.lib.norms_backward import (
     launch_looped,
     launch_partials,
 )
+from touchstone.backends.triton.lib.norms_backward_staged import launch_staged
 from touchstone.backends.variants import variant
 
 
@@ -164,6 +167,25 @@ def atomics(
     """
     call = _checked(x, weight, dy, mean, rstd, eps)
     launch_atomics(call)
+    return call.dx, call.dweight, call.dbias
+
+
+def staged(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    dy: torch.Tensor,
+    *,
+    mean: torch.Tensor | None = None,
+    rstd: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
+
+    Declines more than 16384 columns, 8192 of float32 (half of that where a program may have 99 KB of shared memory),
+    and rows that 16 bytes at a time do not cover. Source: [hsu2024].
+    """
+    call = _checked(x, weight, dy, mean, rstd, eps)
+    launch_staged(call)
     return call.dx, call.dweight, call.dbias
 
 

@@ -226,7 +226,7 @@ def launch_looped(call: NormBackward, statistics: Any) -> None:
     _column_blocks_kernel[(column_blocks, parts)](
         *operands, rows_each, rows, cols, CENTRED=call.centred, BLOCK_R=4, BLOCK_C=width, num_warps=4
     )
-    _reduce(*partials, call)
+    add_parts(*partials, call)
 
 
 @triton.jit(
@@ -353,7 +353,7 @@ def launch_l2_resident(call: NormBackward, statistics: Any) -> None:
         BLOCK_C=width,
         num_warps=4,
     )
-    _reduce(*partials, call)
+    add_parts(*partials, call)
 
 
 def _empty_statistics(call: NormBackward) -> torch.Tensor:
@@ -393,7 +393,7 @@ def _reduce_kernel(
         tl.store(dbias_ptr + col, tl.sum(dbias, axis=0)[None, :], mask=col < cols)
 
 
-def _reduce(dw_partial: torch.Tensor, db_partial: torch.Tensor | None, call: NormBackward) -> None:
+def add_parts(dw_partial: torch.Tensor, db_partial: torch.Tensor | None, call: NormBackward) -> None:
     """Sum partial sums (parts, cols) over parts into dweight and dbias, always in the same order."""
     parts, cols = dw_partial.shape
     _reduce_kernel[(triton.cdiv(cols, 16),)](
@@ -528,7 +528,7 @@ def launch_partials(call: NormBackward) -> None:
         BLOCK=block,
         num_warps=warps(block),
     )
-    _reduce(*partials, call)
+    add_parts(*partials, call)
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=[*_UNALIGNED, *_UNALIGNED_STATISTICS])
@@ -605,7 +605,7 @@ def launch_atomics(call: NormBackward) -> None:
         num_warps=warps(block),
     )
     if not in_place:
-        _reduce(dw_sum, db_sum, call)
+        add_parts(dw_sum, db_sum, call)
 
 
 def _programs_and_block(x: torch.Tensor) -> tuple[int, int]:

@@ -1,0 +1,234 @@
+"""The backwards of layer norm and RMS norm with rows on their way to shared memory while one is computed, in Gluon.
+
+A program holds a row in pieces of 16 bytes a thread, so that its width need not be near a power of two. RMS norm is
+layer norm without the mean and the bias: what only layer norm has stands under CENTRED.
+"""
+
+import triton
+from triton.experimental import gluon as tg
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+from touchstone.backends import Unsupported
+from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.lib.norms_backward import NormBackward, add_parts
+from touchstone.backends.triton.lib.rows import grid_programs
+
+_STAGES = 2  # rows of x and dy in shared memory: the one that is computed, and the next; a third gains nothing
+
+
+@tg.jit
+def _columns(piece, THREADS: gl.constexpr, VECTOR: gl.constexpr):
+    """The columns of a piece of a row, (threads, VECTOR)."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, VECTOR], [32, 1], [gl.num_warps(), 1], [1, 0])
+    thread = gl.arange(0, THREADS, gl.SliceLayout(1, LAYOUT))[:, None]
+    return (piece * THREADS + thread) * VECTOR + gl.arange(0, VECTOR, gl.SliceLayout(0, LAYOUT))[None, :]
+
+
+@tg.jit
+def _pieces(
+    dtype: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, THREADS: gl.constexpr, VECTOR: gl.constexpr
+):
+    """Shared memory for STAGES rows, each piece by itself: copies to two of them need no barrier in between."""
+    memory = ()
+    for _ in gl.static_range(PIECES):
+        memory += (
+            gl.allocate_shared_memory(dtype, [STAGES, THREADS, VECTOR], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])),
+        )
+    return memory
+
+
+@tg.jit
+def _send_for(ptr, stride, row, rows, cols, memory, stage):
+    """Have a row copied to `memory`; zeros beyond its end and beyond the last row."""
+    VECTOR: gl.constexpr = memory[0].shape[2]
+    for i in gl.static_range(len(memory)):
+        col = _columns(i, memory[i].shape[1], VECTOR)
+        inside = (col // VECTOR < cols // VECTOR) & (row < rows)
+        async_copy.async_copy_global_to_shared(memory[i].index(stage), ptr + row * stride + col, mask=inside)
+
+
+@tg.jit
+def _piece(memory, stage):
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, memory.shape[2]], [32, 1], [gl.num_warps(), 1], [1, 0])
+    return memory.index(stage).load(LAYOUT).to(gl.float32)
+
+
+@tg.jit
+def _send_for_one(ptr, stride, row, rows, memory, stage):
+    """The same of a row's statistic, where it is given."""
+    if ptr is not None:
+        at = row + gl.arange(0, 1, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+        async_copy.async_copy_global_to_shared(memory.index(stage), ptr + at * stride, mask=at < rows)
+
+
+@tg.jit
+def _one(memory, stage):
+    return gl.max(memory.index(stage).load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), axis=0)
+
+
+@tg.jit
+def _added(square, shift, dot, square_too, shift_too, dot_too):
+    return square + square_too, shift + shift_too, dot + dot_too
+
+
+@tg.jit
+def _joined(n, mean, square, shift, dot, n_too, mean_too, square_too, shift_too, dot_too):
+    """Of two sets together: how many, the mean, and about it the sums of squares, of g, and of products with g."""
+    part = n_too / gl.maximum(n + n_too, 1.0)
+    away = mean_too - mean
+    dot += dot_too + away * (shift_too - part * (shift + shift_too))
+    return n + n_too, mean + away * part, square + square_too + away * away * (n * part), shift + shift_too, dot
+
+
+@tg.jit
+def _moments(xs, dys, ws, stage, mean, cols, OWN: gl.constexpr):
+    """Of a row: the mean, and the sums of (x - mean)^2, of g, and of g * (x - mean), each thread's about the given mean
+    or, if OWN, about that of its own elements, without cancellation."""
+    n = gl.sum(gl.zeros_like(_piece(xs[0], stage)), axis=1)
+    square, shift, dot = n, n, n
+    if OWN:
+        total = n
+        for i in gl.static_range(len(xs)):
+            n += gl.sum(gl.where(_columns(i, xs[i].shape[1], xs[i].shape[2]) < cols, 1.0, 0.0), axis=1)
+            total += gl.sum(_piece(xs[i], stage), axis=1)
+        own = total / gl.maximum(n, 1.0)
+    else:
+        own = n + mean
+    for i in gl.static_range(len(xs)):
+        g = _piece(dys[i], stage) * _piece(ws[i], 0)
+        inside = _columns(i, xs[i].shape[1], xs[i].shape[2]) < cols
+        x = gl.where(inside, _piece(xs[i], stage) - own[:, None], 0.0)
+        square += gl.sum(x * x, axis=1)
+        shift += gl.sum(g, axis=1)
+        dot += gl.sum(g * x, axis=1)
+    if OWN:
+        n, mean, square, shift, dot = gl.reduce((n, own, square, shift, dot), 0, _joined)
+    else:
+        square, shift, dot = gl.reduce((square, shift, dot), 0, _added)
+    return mean, square, shift, dot
+
+
+@tg.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_w", "stride_mean", "stride_rstd"])
+def _staged_kernel(
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dw_partial_ptr,
+    db_partial_ptr,
+    stride_xm,
+    stride_w,
+    stride_dym,
+    stride_mean,
+    stride_rstd,
+    rows,
+    cols,
+    eps,
+    CENTRED: gl.constexpr,
+    PIECES: gl.constexpr,
+    THREADS: gl.constexpr,
+    VECTOR: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Longer than a screen: the parameters stand one to a line; the rest is the ring of stages, where a row is read for
+    the last time as the row that takes its place is sent for.
+    """
+    dtype: gl.constexpr = x_ptr.dtype.element_ty
+    program = gl.program_id(0).to(gl.int64)
+    programs = gl.num_programs(0)
+    ws = _pieces(dtype, PIECES, 1, THREADS, VECTOR)
+    xs = _pieces(dtype, PIECES, STAGES, THREADS, VECTOR)
+    dys = _pieces(dtype, PIECES, STAGES, THREADS, VECTOR)
+    means = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    rstds = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    for stage in gl.static_range(STAGES):
+        ahead = program + stage * programs
+        _send_for(x_ptr, stride_xm, ahead, rows, cols, xs, stage)
+        _send_for(dy_ptr, stride_dym, ahead, rows, cols, dys, stage)
+        _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
+        _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
+        async_copy.commit_group()
+    dweight, dbias = (), ()
+    for i in gl.static_range(PIECES):
+        col = _columns(i, THREADS, VECTOR)
+        ws[i].index(0).store(gl.load(w_ptr + col.to(gl.int64) * stride_w, mask=col < cols, other=0.0))
+        dweight += (gl.zeros_like(col).to(gl.float32),)
+        dbias += (gl.zeros_like(col).to(gl.float32),)
+
+    stage = 0
+    for row in range(program, rows, programs):
+        async_copy.wait_group(STAGES - 1)
+        mean = 0.0
+        if CENTRED and mean_ptr is not None:
+            mean = _one(means, stage)
+        mean, square, shift, dot = _moments(xs, dys, ws, stage, mean, cols, CENTRED and mean_ptr is None)
+        if rstd_ptr is not None:
+            rstd = _one(rstds, stage)
+        else:
+            rstd = gl.rsqrt(square / cols + eps)
+        # dx = rstd * (g - mean(g) - normed * mean(g * normed)), of which the last two terms with rstd
+        shift *= rstd / cols
+        dot *= rstd * rstd / cols
+        sums, biases = (), ()
+        for i in gl.static_range(PIECES):
+            col = _columns(i, THREADS, VECTOR)
+            dy = _piece(dys[i], stage)
+            normed = (_piece(xs[i], stage) - mean) * rstd
+            dx = dy * _piece(ws[i], 0) * rstd - normed * dot
+            sums += (dweight[i] + dy * normed,)
+            if CENTRED:
+                dx -= shift
+                biases += (dbias[i] + dy,)
+            gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=col // VECTOR < cols // VECTOR)
+        dweight = sums
+        if CENTRED:
+            dbias = biases
+        ahead = row + STAGES * programs
+        _send_for(x_ptr, stride_xm, ahead, rows, cols, xs, stage)
+        _send_for(dy_ptr, stride_dym, ahead, rows, cols, dys, stage)
+        _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
+        _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
+        async_copy.commit_group()
+        stage = (stage + 1) % STAGES
+    async_copy.wait_group(0)
+    for i in gl.static_range(PIECES):
+        col = _columns(i, THREADS, VECTOR)
+        gl.store(dw_partial_ptr + program * cols + col, dweight[i], mask=col < cols)
+        if CENTRED:
+            gl.store(db_partial_ptr + program * cols + col, dbias[i], mask=col < cols)
+
+
+def launch_staged(call: NormBackward) -> None:
+    """A program's rows come to shared memory while the one before is computed; a part of the sums for each program.
+
+    Declines rows that 16 bytes at a time do not cover: elements that are no neighbours, rows or beginnings off a
+    multiple of 16 bytes; and more than 16384 columns, 8192 of float32, or half of that where a program has 99 KB.
+    """
+    rows, cols = call.x.shape
+    vector = 16 // call.x.element_size()
+    if cols > (limit := (2048 if roomy(call.x.device) else 1024) * vector):
+        raise Unsupported(f"{cols} columns; one program holds {limit}")
+    for name, t in (("x", call.x), ("dy", call.dy)):
+        if t.numel() and (t.stride(1) != 1 or t.stride(0) % vector or cols % vector or t.data_ptr() % 16):
+            raise Unsupported(f"{name}, whose rows do not begin and end at multiples of 16 bytes")
+    if not call.x.numel():
+        return
+    warps = next(n for n in (4, 8, 16) if cols <= n * 128 * vector)
+    programs = min(rows, grid_programs(call.x, 16 // warps))
+    partials = call.sums(programs)
+    _staged_kernel[(programs,)](
+        *(call.x, call.weight, call.dy, call.mean, call.rstd, call.dx, *partials),
+        *(call.x.stride(0), call.weight.stride(0), call.dy.stride(0), *call.statistics_strides),
+        *(rows, cols, call.eps),
+        CENTRED=call.centred,
+        PIECES=triton.cdiv(cols, warps * 32 * vector),
+        THREADS=warps * 32,
+        VECTOR=vector,
+        STAGES=_STAGES,
+        num_warps=warps,
+        maxnreg=128,
+    )
+    add_parts(*partials, call)
