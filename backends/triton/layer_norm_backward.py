@@ -6,8 +6,7 @@ l2_resident: both in one launch, chunk of rows by chunk, so that the blocks of c
   [gupta2012]
 partials: a program holds a row in registers and sums dweight and dbias there over many rows, one part each [apex2018]
 atomics: the programs add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
-staged: partials in Gluon, with the next row on its way to shared memory meanwhile, and pieces of a row that need not be
-  a power of two [hsu2024]
+staged: partials in Gluon, with the next row on its way to shared memory meanwhile, in pieces of any number [hsu2024]
 """
 
 import torch
@@ -181,8 +180,8 @@ def staged(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, dy (rows, cols), weight (cols,), mean, rstd (rows,) float32 or None -> dx like x, dweight, dbias (cols,).
 
-    Declines more than 16384 columns, 8192 of float32 (half of that where a program may have 99 KB of shared memory),
-    and rows that 16 bytes at a time do not cover. Source: [hsu2024].
+    Declines more than 16384 columns, 8192 of float32 (fewer where a program has less shared memory than on sm_90), and
+    rows that 16 bytes at a time do not cover. Source: [hsu2024].
     """
     call = _checked(x, weight, dy, mean, rstd, eps)
     launch_staged(call)

@@ -29,6 +29,15 @@ def test_rows_of_one_to_four_pieces(cols, dtype, given):
     for gradient, answer in zip(found, expected, strict=True):
         assert torch.allclose(gradient.double(), answer, rtol=0.01, atol=0.01)
 
+    _check_rms_norm(x, weight, dy, given)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_row_that_is_replaced_piece_by_piece(given):
+    _check_rms_norm(*operands(11, 12292, torch.float32), given)
+
+
+def _check_rms_norm(x, weight, dy, given):
     rstd = (x.double().square().mean(1) + 1e-6).rsqrt()
     found = rms_norm_backward.staged(x, weight, dy, **(dict(rstd=rstd.float()) if given else {}))
     expected = torch_rms_norm_backward(x.double(), weight.double(), dy.double(), eps=1e-6)

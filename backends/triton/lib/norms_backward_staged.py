@@ -4,17 +4,16 @@ A program holds a row in pieces of 16 bytes a thread, so that its width need not
 layer norm without the mean and the bias: what only layer norm has stands under CENTRED.
 """
 
+import torch
 import triton
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.devices import shared_per_block
 from touchstone.backends.triton.lib.norms_backward import NormBackward, add_parts
 from touchstone.backends.triton.lib.rows import grid_programs
-
-_STAGES = 2  # rows of x and dy in shared memory: the one that is computed, and the next; a third gains nothing
 
 
 @tg.jit
@@ -39,13 +38,13 @@ def _pieces(
 
 
 @tg.jit
-def _send_for(ptr, stride, row, rows, cols, memory, stage):
-    """Have a row copied to `memory`; zeros beyond its end and beyond the last row."""
-    VECTOR: gl.constexpr = memory[0].shape[2]
-    for i in gl.static_range(len(memory)):
-        col = _columns(i, memory[i].shape[1], VECTOR)
-        inside = (col // VECTOR < cols // VECTOR) & (row < rows)
-        async_copy.async_copy_global_to_shared(memory[i].index(stage), ptr + row * stride + col, mask=inside)
+def _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, row, rows, cols, xs, dys, i: gl.constexpr, stage):
+    """Have piece i of a row copied to shared memory; zeros beyond its end and beyond the last row."""
+    VECTOR: gl.constexpr = xs[i].shape[2]
+    col = _columns(i, xs[i].shape[1], VECTOR)
+    inside = (col // VECTOR < cols // VECTOR) & (row < rows)
+    async_copy.async_copy_global_to_shared(xs[i].index(stage), x_ptr + row * stride_xm + col, mask=inside)
+    async_copy.async_copy_global_to_shared(dys[i].index(stage), dy_ptr + row * stride_dym + col, mask=inside)
 
 
 @tg.jit
@@ -82,20 +81,25 @@ def _joined(n, mean, square, shift, dot, n_too, mean_too, square_too, shift_too,
 
 
 @tg.jit
-def _moments(xs, dys, ws, stage, mean, cols, OWN: gl.constexpr):
-    """Of a row: the mean, and the sums of (x - mean)^2, of g, and of g * (x - mean), each thread's about the given mean
-    or, if OWN, about that of its own elements, without cancellation."""
+def _moments(xs, dys, ws, stage, mean, cols, PIECEWISE: gl.constexpr, OWN: gl.constexpr):
+    """Of a row, of which if PIECEWISE the pieces are still coming: the mean, and the sums of (x - mean)^2, of g, and of
+    g * (x - mean); a thread sums about the given mean or, if OWN, about that of its own elements, so nothing cancels.
+    """
     n = gl.sum(gl.zeros_like(_piece(xs[0], stage)), axis=1)
     square, shift, dot = n, n, n
     if OWN:
         total = n
         for i in gl.static_range(len(xs)):
+            if PIECEWISE:
+                async_copy.wait_group(len(xs) - 1 - i)
             n += gl.sum(gl.where(_columns(i, xs[i].shape[1], xs[i].shape[2]) < cols, 1.0, 0.0), axis=1)
             total += gl.sum(_piece(xs[i], stage), axis=1)
         own = total / gl.maximum(n, 1.0)
     else:
         own = n + mean
     for i in gl.static_range(len(xs)):
+        if PIECEWISE:
+            async_copy.wait_group(len(xs) - 1 - i)
         g = _piece(dys[i], stage) * _piece(ws[i], 0)
         inside = _columns(i, xs[i].shape[1], xs[i].shape[2]) < cols
         x = gl.where(inside, _piece(xs[i], stage) - own[:, None], 0.0)
@@ -133,9 +137,10 @@ def _staged_kernel(
     VECTOR: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """Longer than a screen: the parameters stand one to a line; the rest is the ring of stages, where a row is read for
-    the last time as the row that takes its place is sent for.
+    """Longer than a screen: the parameters stand one to a line, and what remains in one piece is the ring of stages,
+    whose copies are sent for as the row that they replace has been read for the last time.
     """
+    PIECEWISE: gl.constexpr = STAGES == 1  # a barrier before each piece is sent for, else one before each row
     dtype: gl.constexpr = x_ptr.dtype.element_ty
     program = gl.program_id(0).to(gl.int64)
     programs = gl.num_programs(0)
@@ -146,11 +151,11 @@ def _staged_kernel(
     rstds = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for stage in gl.static_range(STAGES):
         ahead = program + stage * programs
-        _send_for(x_ptr, stride_xm, ahead, rows, cols, xs, stage)
-        _send_for(dy_ptr, stride_dym, ahead, rows, cols, dys, stage)
         _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
         _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
-        async_copy.commit_group()
+        for i in gl.static_range(PIECES):
+            _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+            async_copy.commit_group()
     dweight, dbias = (), ()
     for i in gl.static_range(PIECES):
         col = _columns(i, THREADS, VECTOR)
@@ -160,15 +165,18 @@ def _staged_kernel(
 
     stage = 0
     for row in range(program, rows, programs):
-        async_copy.wait_group(STAGES - 1)
+        async_copy.wait_group(PIECES - 1 if PIECEWISE else (STAGES - 1) * PIECES)
         mean = 0.0
         if CENTRED and mean_ptr is not None:
             mean = _one(means, stage)
-        mean, square, shift, dot = _moments(xs, dys, ws, stage, mean, cols, CENTRED and mean_ptr is None)
+        mean, square, shift, dot = _moments(xs, dys, ws, stage, mean, cols, PIECEWISE, CENTRED and mean_ptr is None)
+        ahead = row + STAGES * programs
         if rstd_ptr is not None:
             rstd = _one(rstds, stage)
         else:
             rstd = gl.rsqrt(square / cols + eps)
+        _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
+        _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
         # dx = rstd * (g - mean(g) - normed * mean(g * normed)), of which the last two terms with rstd
         shift *= rstd / cols
         dot *= rstd * rstd / cols
@@ -183,15 +191,16 @@ def _staged_kernel(
                 dx -= shift
                 biases += (dbias[i] + dy,)
             gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=col // VECTOR < cols // VECTOR)
+            if PIECEWISE:
+                _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+                async_copy.commit_group()
         dweight = sums
         if CENTRED:
             dbias = biases
-        ahead = row + STAGES * programs
-        _send_for(x_ptr, stride_xm, ahead, rows, cols, xs, stage)
-        _send_for(dy_ptr, stride_dym, ahead, rows, cols, dys, stage)
-        _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
-        _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
-        async_copy.commit_group()
+        if not PIECEWISE:
+            for i in gl.static_range(PIECES):
+                _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+                async_copy.commit_group()
         stage = (stage + 1) % STAGES
     async_copy.wait_group(0)
     for i in gl.static_range(PIECES):
@@ -205,18 +214,21 @@ def launch_staged(call: NormBackward) -> None:
     """A program's rows come to shared memory while the one before is computed; a part of the sums for each program.
 
     Declines rows that 16 bytes at a time do not cover: elements that are no neighbours, rows or beginnings off a
-    multiple of 16 bytes; and more than 16384 columns, 8192 of float32, or half of that where a program has 99 KB.
+    multiple of 16 bytes; and more columns than a program holds: 16384, of RMS norm 32768, half of that of float32, or
+    fewer where it has less than 160 or 192 KB of shared memory.
     """
     rows, cols = call.x.shape
     vector = 16 // call.x.element_size()
-    if cols > (limit := (2048 if roomy(call.x.device) else 1024) * vector):
-        raise Unsupported(f"{cols} columns; one program holds {limit}")
+    if cols > (limit := (2048 if call.centred else 4096) * vector):
+        raise Unsupported(f"{cols} columns; the sums of one program are of {limit}")
     for name, t in (("x", call.x), ("dy", call.dy)):
         if t.numel() and (t.stride(1) != 1 or t.stride(0) % vector or cols % vector or t.data_ptr() % 16):
             raise Unsupported(f"{name}, whose rows do not begin and end at multiples of 16 bytes")
     if not call.x.numel():
         return
-    warps = next(n for n in (4, 8, 16) if cols <= n * 128 * vector)
+    warps = next(n for n in (4, 8, 16) if cols <= n * 128 * vector or n == 16)
+    pieces = triton.cdiv(cols, warps * 32 * vector)
+    stages = _stages(call.x.device, warps * 512 * pieces)
     programs = min(rows, grid_programs(call.x, 16 // warps))
     partials = call.sums(programs)
     _staged_kernel[(programs,)](
@@ -224,11 +236,21 @@ def launch_staged(call: NormBackward) -> None:
         *(call.x.stride(0), call.weight.stride(0), call.dy.stride(0), *call.statistics_strides),
         *(rows, cols, call.eps),
         CENTRED=call.centred,
-        PIECES=triton.cdiv(cols, warps * 32 * vector),
+        PIECES=pieces,
         THREADS=warps * 32,
         VECTOR=vector,
-        STAGES=_STAGES,
+        STAGES=stages,
         num_warps=warps,
         maxnreg=128,
     )
     add_parts(*partials, call)
+
+
+def _stages(device: torch.device, line: int) -> int:
+    """Rows of x and dy in shared memory, of `line` bytes each, beside the weight: two, or one which the next row
+    replaces piece by piece."""
+    room = shared_per_block(device) if device.type == "cuda" else 227 << 10
+    for stages in (2, 1):
+        if (2 * stages + 1) * line + 1024 <= room:
+            return stages
+    raise Unsupported(f"rows of {line} bytes; of {3 * line + 1024} a program has {room}")
