@@ -31,13 +31,17 @@ def record(
     contract: Contract,
     findings: list[str],
     dtypes: Mapping[str, Sequence[str]],
+    every: bool = False,
 ) -> list[Launched]:
     """What the variants launch in their `dtypes` in the quick cases and at the large sizes; in one of which a variant
-    takes none of these, the first case of level default that it takes."""
+    takes none of these, the first case of level default that it takes. If `every`, what is launched in those of level
+    default too, as far as it shows something on which no other of its kernel and dtypes is specialised."""
     launched: dict[tuple[str, str], Launched] = {}
+    shown: dict[tuple[str, str, Any], set] = defaultdict(set)  # of a kernel, in an architecture and dtypes
     missing = {(name, dtype) for name in variants for dtype in dtypes[name]}
+    raised: set[str] = set()
 
-    def call(name: str, dtype: str, label: str, arguments: dict[str, Any]) -> None:
+    def call(name: str, dtype: str, label: str, arguments: dict[str, Any], only_new: bool = False) -> None:
         if dtype not in dtypes[name]:
             return
         for arch in claims[name]:
@@ -47,12 +51,17 @@ def record(
                 except NotImplementedError:
                     continue
                 except Exception as error:
-                    raised = f"{name} raised {type(error).__name__}"
-                    findings.append(f"{raised} while its launches were recorded in {label}: {error}")
+                    what = f"{name} raised {type(error).__name__}"
+                    findings.append(f"{what} while its launches were recorded in {label}: {error}")
+                    raised.add(name)
                     missing.discard((name, dtype))
                     return
             for launch in launches:
                 missing.discard((name, dtype))
+                known = shown[launch.kernel, arch, launch.types]
+                if only_new and launch.features <= known and (launch.key, arch) not in launched:
+                    continue
+                known |= launch.features
                 first = Launched(launch, arch, {})
                 launched.setdefault((launch.key, arch), first).variants.setdefault(name, label)
 
@@ -63,6 +72,10 @@ def record(
     for dtype, label, arguments in _large(contract):
         for name in variants:
             call(name, dtype, label, arguments)
+    for case in plan(contract, "default").general if every else ():
+        arguments = contract.build(case).arguments
+        for name in (each for each in variants if each not in raised):
+            call(name, case.dtype, case.id, arguments, only_new=True)
     for case in plan(contract, "default").cases if missing else ():
         for name in variants:
             if (name, case.dtype) in missing:

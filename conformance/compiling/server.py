@@ -55,7 +55,7 @@ def check(
         dtypes = homes(contract.dtypes, takes)
         claims = {name: (archs[turn % len(archs)],) for turn, (name, archs) in enumerate(claims.items())}
     claims = {name: claims[name] for name in variants}
-    launched = record(compiling, variants, claims, contract, findings, dtypes)
+    launched = record(compiling, variants, claims, contract, findings, dtypes, every)
     everything = {(each.launch.key, each.arch) for each in launched}
     built, seen = (everything, set[tuple[str, str]]()) if every else chosen(launched, claims, MOST if divide else None)
     compiled_at_all = built | seen

@@ -109,9 +109,9 @@ def variant(compiler, *kernels, needs=None, spills=None, dtypes=None, declines=l
     return declared(needs=needs, spills=spills, dtypes=dtypes)(launcher)
 
 
-def specialisations():
-    """What the quick cases tell apart."""
-    return {(case.dtype, 1 << max(case.size["cols"] - 1, 0).bit_length()) for case in plan(SOFTMAX, "quick").general}
+def specialisations(level="quick"):
+    """What the cases of a level tell apart."""
+    return {(case.dtype, 1 << max(case.size["cols"] - 1, 0).bit_length()) for case in plan(SOFTMAX, level).general}
 
 
 def test_every_distinct_specialisation_is_compiled_for_every_architecture():
@@ -122,11 +122,28 @@ def test_every_distinct_specialisation_is_compiled_for_every_architecture():
     assert set(seen.values()) == {1}
     for kernel in ("_one", "_two"):
         for arch in ("sm_80", "sm_90"):
-            assert sum(key[0] == kernel and key[2] == arch for key in seen) == len(specialisations())
+            assert sum(key[0] == kernel and key[2] == arch for key in seen) == len(specialisations("default"))
     assert {tuple(r["variants"]) for r in answer["records"] if r["kernel"] == "_two"} == {("first", "second")}
     assert all("registers" in record for record in answer["records"])
-    cases = {case.id for case in plan(SOFTMAX, "quick").general}
+    cases = {case.id for level in ("quick", "default") for case in plan(SOFTMAX, level).general}
     assert all(record["case"] in cases for record in answer["records"])
+
+
+def test_what_only_cases_of_level_default_show_is_compiled_once():
+    """As rows of a length that no quick case has in a dtype, for which the compiler has to find another way."""
+    cases = [plan(SOFTMAX, level).general for level in ("quick", "default")]
+    quick, default = ({(case.dtype, case.size["cols"]) for case in each} for each in cases)
+    dtype, cols = min(default - quick)
+    compiler = Compiler(lambda launch, arch: {"error": "odd"} if "new" in launch.types else {})
+
+    def launcher(x):
+        compiler.launch("_kernel", x)
+        if (f"torch.{dtype}", x.shape[-1]) == (str(x.dtype), cols):
+            compiler.launches[-1].types += ("new",)
+
+    (finding,) = check(compiler, plain=launcher)["findings"]
+    assert finding.startswith("sm_80: _kernel(") and "launched by plain in" in finding and "odd" in finding
+    assert check(compiler, every=False, plain=launcher)["findings"] == []
 
 
 def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_architecture():
@@ -230,7 +247,7 @@ def test_refusals_with_the_same_words_are_one_finding():
     compiler = Compiler(lambda launch, arch: {"error": f"no {arch} today"})
     answer = check(compiler, plain=variant(compiler, "_kernel"))
     assert [finding.partition(":")[0] for finding in answer["findings"]] == ["sm_80", "sm_90"]
-    count = len(specialisations()) - 1
+    count = len(specialisations("default")) - 1
     assert all(f"\n(the same for {count} more of its specialisations)" in finding for finding in answer["findings"])
 
 
@@ -253,10 +270,10 @@ def test_a_variant_that_declines_the_quick_cases_of_a_dtype_is_recorded_on_anoth
         return x.dtype == torch.float16 and ("float16", *x.shape) in quick
 
     compiler = Compiler()
-    answer = check(compiler, shy=variant(compiler, "_kernel", declines=declines))
+    answer = check(compiler, every=False, shy=variant(compiler, "_kernel", declines=declines))
     assert answer["findings"] == []
-    (case,) = {record["case"] for record in answer["records"] if "float16" in record["launch"].partition("bfloat16")[0]}
-    assert case in {case.id for case in plan(SOFTMAX, "default").cases}
+    cases = {record["case"] for record in answer["records"] if "(float16" in record["launch"]}
+    assert cases and cases <= {case.id for case in plan(SOFTMAX, "default").cases}
 
 
 def test_a_variant_that_never_launches_in_a_dtype_is_a_finding():

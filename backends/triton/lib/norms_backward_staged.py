@@ -11,9 +11,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from touchstone.backends import Unsupported
-from touchstone.backends.devices import shared_per_block
 from touchstone.backends.triton.lib.norms_backward import NormBackward, add_parts
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.runtime.tuning import shared_limit
 
 
 @tg.jit
@@ -38,13 +38,15 @@ def _pieces(
 
 
 @tg.jit
-def _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, row, rows, cols, xs, dys, i: gl.constexpr, stage):
+def _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, row, rows, vectors, xs, dys, i: gl.constexpr, stage):
     """Have piece i of a row copied to shared memory; zeros beyond its end and beyond the last row."""
     VECTOR: gl.constexpr = xs[i].shape[2]
     col = _columns(i, xs[i].shape[1], VECTOR)
-    inside = (col // VECTOR < cols // VECTOR) & (row < rows)
-    async_copy.async_copy_global_to_shared(xs[i].index(stage), x_ptr + row * stride_xm + col, mask=inside)
-    async_copy.async_copy_global_to_shared(dys[i].index(stage), dy_ptr + row * stride_dym + col, mask=inside)
+    inside = (col // VECTOR < vectors) & (row < rows)
+    x_ptr += row * vectors_xm * VECTOR
+    dy_ptr += row * vectors_dym * VECTOR
+    async_copy.async_copy_global_to_shared(xs[i].index(stage), x_ptr + col, mask=inside)
+    async_copy.async_copy_global_to_shared(dys[i].index(stage), dy_ptr + col, mask=inside)
 
 
 @tg.jit
@@ -123,13 +125,13 @@ def _staged_kernel(
     dx_ptr,
     dw_partial_ptr,
     db_partial_ptr,
-    stride_xm,
+    vectors_xm,
     stride_w,
-    stride_dym,
+    vectors_dym,
     stride_mean,
     stride_rstd,
     rows,
-    cols,
+    vectors,
     eps,
     CENTRED: gl.constexpr,
     PIECES: gl.constexpr,
@@ -141,6 +143,8 @@ def _staged_kernel(
     whose copies are sent for as the row that they replace has been read for the last time.
     """
     PIECEWISE: gl.constexpr = STAGES == 1  # a barrier before each piece is sent for, else one before each row
+    # Rows are multiples of VECTOR long and apart: the compiler has to know it to copy 16 bytes at a time.
+    cols = vectors * VECTOR
     dtype: gl.constexpr = x_ptr.dtype.element_ty
     program = gl.program_id(0).to(gl.int64)
     programs = gl.num_programs(0)
@@ -154,7 +158,7 @@ def _staged_kernel(
         _send_for_one(mean_ptr, stride_mean, ahead, rows, means, stage)
         _send_for_one(rstd_ptr, stride_rstd, ahead, rows, rstds, stage)
         for i in gl.static_range(PIECES):
-            _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+            _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, ahead, rows, vectors, xs, dys, i, stage)
             async_copy.commit_group()
     dweight, dbias = (), ()
     for i in gl.static_range(PIECES):
@@ -190,16 +194,16 @@ def _staged_kernel(
             if CENTRED:
                 dx -= shift
                 biases += (dbias[i] + dy,)
-            gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=col // VECTOR < cols // VECTOR)
+            gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=col // VECTOR < vectors)
             if PIECEWISE:
-                _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+                _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, ahead, rows, vectors, xs, dys, i, stage)
                 async_copy.commit_group()
         dweight = sums
         if CENTRED:
             dbias = biases
         if not PIECEWISE:
             for i in gl.static_range(PIECES):
-                _send_for(x_ptr, dy_ptr, stride_xm, stride_dym, ahead, rows, cols, xs, dys, i, stage)
+                _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, ahead, rows, vectors, xs, dys, i, stage)
                 async_copy.commit_group()
         stage = (stage + 1) % STAGES
     async_copy.wait_group(0)
@@ -233,8 +237,8 @@ def launch_staged(call: NormBackward) -> None:
     partials = call.sums(programs)
     _staged_kernel[(programs,)](
         *(call.x, call.weight, call.dy, call.mean, call.rstd, call.dx, *partials),
-        *(call.x.stride(0), call.weight.stride(0), call.dy.stride(0), *call.statistics_strides),
-        *(rows, cols, call.eps),
+        *(call.x.stride(0) // vector, call.weight.stride(0), call.dy.stride(0) // vector, *call.statistics_strides),
+        *(rows, cols // vector, call.eps),
         CENTRED=call.centred,
         PIECES=pieces,
         THREADS=warps * 32,
@@ -249,7 +253,7 @@ def launch_staged(call: NormBackward) -> None:
 def _stages(device: torch.device, line: int) -> int:
     """Rows of x and dy in shared memory, of `line` bytes each, beside the weight: two, or one which the next row
     replaces piece by piece."""
-    room = shared_per_block(device) if device.type == "cuda" else 227 << 10
+    room = shared_limit(device)
     for stages in (2, 1):
         if (2 * stages + 1) * line + 1024 <= room:
             return stages

@@ -28,13 +28,11 @@ from triton.runtime.jit import JITFunction
 from touchstone.backends import NotRun
 from touchstone.backends.storage import files
 from touchstone.backends.triton.runtime import caching
-from touchstone.backends.triton.runtime.tuning import assuming
+from touchstone.backends.triton.runtime.tuning import SHARED_LIMIT, assuming
 
 caching.install()
 
 ARCHITECTURES = ("sm_80", "sm_90")
-# bytes of shared memory that one block may have
-SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 
 
 def architectures(needs: str | None = None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends.devices import shared_per_block
 from touchstone.backends.storage import files
 from touchstone.backends.variants import attributes
 
@@ -36,6 +37,9 @@ class Question(NamedTuple):
     sizes: tuple[int, ...]
     default: Config
 
+
+# bytes of shared memory that one block may have
+SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 
 _trying: ContextVar[tuple[Config | None, str | None] | None] = ContextVar("trying", default=None)
 _assumed: ContextVar[str | None] = ContextVar("assumed", default=None)
@@ -76,6 +80,14 @@ def assuming(arch: str) -> Iterator[None]:
         yield
     finally:
         _assumed.reset(token)
+
+
+def shared_limit(device: torch.device) -> int:
+    """Bytes of shared memory that one program may have on `device`; on the CPU, of the architecture that is assumed, or
+    as many as on sm_90."""
+    if device.type == "cuda":
+        return shared_per_block(device)
+    return SHARED_LIMIT.get(_assumed.get() or "", SHARED_LIMIT["sm_90"])
 
 
 def bucket(sizes: tuple[int, ...]) -> str:
