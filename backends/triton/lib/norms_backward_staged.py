@@ -25,6 +25,14 @@ def _columns(piece, THREADS: gl.constexpr, VECTOR: gl.constexpr):
 
 
 @tg.jit
+def _within(x, i: gl.constexpr, PIECES: gl.constexpr, vectors):
+    """Piece i of x, with zeros beyond the end of the row, which only the last one reaches."""
+    if i == PIECES - 1:
+        x = gl.where(_columns(i, x.shape[0], x.shape[1]) // x.shape[1] < vectors, x, 0.0)
+    return x
+
+
+@tg.jit
 def _pieces(
     dtype: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, THREADS: gl.constexpr, VECTOR: gl.constexpr
 ):
@@ -42,7 +50,9 @@ def _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, row, rows, vectors, xs, dy
     """Have piece i of a row copied to shared memory; zeros beyond its end and beyond the last row."""
     VECTOR: gl.constexpr = xs[i].shape[2]
     col = _columns(i, xs[i].shape[1], VECTOR)
-    inside = (col // VECTOR < vectors) & (row < rows)
+    inside = row < rows
+    if i == len(xs) - 1:
+        inside = inside & (col // VECTOR < vectors)
     x_ptr += row * vectors_xm * VECTOR
     dy_ptr += row * vectors_dym * VECTOR
     async_copy.async_copy_global_to_shared(xs[i].index(stage), x_ptr + col, mask=inside)
@@ -83,18 +93,19 @@ def _joined(n, mean, square, shift, dot, n_too, mean_too, square_too, shift_too,
 
 
 @tg.jit
-def _moments(xs, dys, ws, stage, mean, cols, PIECEWISE: gl.constexpr, OWN: gl.constexpr):
+def _moments(xs, dys, ws, stage, mean, vectors, PIECEWISE: gl.constexpr, OWN: gl.constexpr):
     """Of a row, of which if PIECEWISE the pieces are still coming: the mean, and the sums of (x - mean)^2, of g, and of
     g * (x - mean); a thread sums about the given mean or, if OWN, about that of its own elements, so nothing cancels.
     """
     n = gl.sum(gl.zeros_like(_piece(xs[0], stage)), axis=1)
     square, shift, dot = n, n, n
     if OWN:
+        one = gl.zeros_like(_piece(xs[0], stage)) + 1.0
         total = n
         for i in gl.static_range(len(xs)):
             if PIECEWISE:
                 async_copy.wait_group(len(xs) - 1 - i)
-            n += gl.sum(gl.where(_columns(i, xs[i].shape[1], xs[i].shape[2]) < cols, 1.0, 0.0), axis=1)
+            n += gl.sum(_within(one, i, len(xs), vectors), axis=1)
             total += gl.sum(_piece(xs[i], stage), axis=1)
         own = total / gl.maximum(n, 1.0)
     else:
@@ -103,8 +114,7 @@ def _moments(xs, dys, ws, stage, mean, cols, PIECEWISE: gl.constexpr, OWN: gl.co
         if PIECEWISE:
             async_copy.wait_group(len(xs) - 1 - i)
         g = _piece(dys[i], stage) * _piece(ws[i], 0)
-        inside = _columns(i, xs[i].shape[1], xs[i].shape[2]) < cols
-        x = gl.where(inside, _piece(xs[i], stage) - own[:, None], 0.0)
+        x = _within(_piece(xs[i], stage) - own[:, None], i, len(xs), vectors)
         square += gl.sum(x * x, axis=1)
         shift += gl.sum(g, axis=1)
         dot += gl.sum(g * x, axis=1)
@@ -173,7 +183,7 @@ def _staged_kernel(
         mean = 0.0
         if CENTRED and mean_ptr is not None:
             mean = _one(means, stage)
-        mean, square, shift, dot = _moments(xs, dys, ws, stage, mean, cols, PIECEWISE, CENTRED and mean_ptr is None)
+        mean, square, shift, dot = _moments(xs, dys, ws, stage, mean, vectors, PIECEWISE, CENTRED and mean_ptr is None)
         ahead = row + STAGES * programs
         if rstd_ptr is not None:
             rstd = _one(rstds, stage)
@@ -194,7 +204,8 @@ def _staged_kernel(
             if CENTRED:
                 dx -= shift
                 biases += (dbias[i] + dy,)
-            gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=col // VECTOR < vectors)
+            inside = col // VECTOR < vectors if i == PIECES - 1 else True
+            gl.store(dx_ptr + row * cols + col, dx.to(dtype), mask=inside)
             if PIECEWISE:
                 _send_for(x_ptr, dy_ptr, vectors_xm, vectors_dym, ahead, rows, vectors, xs, dys, i, stage)
                 async_copy.commit_group()
