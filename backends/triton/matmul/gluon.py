@@ -1,5 +1,8 @@
-"""gluon: two warpgroups multiply what one warp has the copy engine bring; each stores while the next loads run
-(Hopper)."""
+"""gluon: two or three warpgroups multiply what one warp has the copy engine bring; each stores while the next loads run
+(Hopper).
+
+A tile has 64 rows for each warpgroup. One of 192 columns is two accumulators beside each other, of 128 and of 64, since
+the sides of tensors are powers of two; so is b, in shared memory."""
 
 import torch
 import triton
@@ -14,63 +17,66 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.triton.lib.gemm import descriptor, processors
+from touchstone.backends.triton.lib.gemm import descriptor, fastest_tile, processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
 from touchstone.backends.variants import HALF, variant
 
-_GROUPS = gl.constexpr(2)
 _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes
+_DEPTH = gl.constexpr(64)  # of a step along K
+_GROUP_M = gl.constexpr(16)  # rows of tiles that are visited together
 
 
 @tg.jit
-def _place(tile, M, N, GROUP_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """First row and column of a tile: down GROUP_M rows of tiles before right, so that those in flight share
+def _place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """First row and column of a tile: down _GROUP_M rows of tiles before right, so that those in flight share
     operands."""
-    BLOCK_M: gl.constexpr = _GROUPS * ROWS
     tiles_m, tiles_n = (M + BLOCK_M - 1) // BLOCK_M, (N + BLOCK_N - 1) // BLOCK_N
-    first = tile // (GROUP_M * tiles_n) * GROUP_M
-    height = gl.minimum(tiles_m - first, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
+    first = tile // (_GROUP_M * tiles_n) * _GROUP_M
+    height = gl.minimum(tiles_m - first, _GROUP_M)
+    within = tile % (_GROUP_M * tiles_n)
     return (first + within % height) * BLOCK_M, within // height * BLOCK_N
 
 
 @tg.jit
+def _bring(desc, k, side, ready, memory, K_LAST: gl.constexpr):
+    """A tile of an operand, whose rows of K are columns of its descriptor if K_LAST."""
+    if K_LAST:
+        copy_in(desc, [side, k], ready, memory)
+    else:
+        copy_in(desc, [k, side], ready, memory)
+
+
+@tg.jit
 def _produce(
-    a_desc,
-    b_desc,
-    a,
-    b,
-    full,
-    empty,
-    M,
-    N,
-    K,
-    tiles,
+    descs,
+    memory,
+    signals,
+    sizes,
     A_TRANSPOSED: gl.constexpr,
     B_TRANSPOSED: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
 ):
+    a_desc, b_desc, rest_desc, _ = descs
+    a, b, rest, _ = memory
+    full, empty = signals
+    M, N, K, tiles = sizes
     STAGES: gl.constexpr = b.shape[0]
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _place(tile, M, N, GROUP_M=GROUP_M, BLOCK_N=BLOCK_N)
-        for k in range(0, K, BLOCK_K):
+        m, n = _place(tile, M, N, GROUPS * ROWS, WIDE + NARROW)
+        for k in range(0, K, _DEPTH):
             stage = done % STAGES
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), done // STAGES & 1 ^ 1)
-            mbarrier.expect(ready, _GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-            for each in gl.static_range(_GROUPS):
-                row = m + each * ROWS
-                if A_TRANSPOSED:
-                    copy_in(a_desc, [k, row], ready, a.index(stage * _GROUPS + each))
-                else:
-                    copy_in(a_desc, [row, k], ready, a.index(stage * _GROUPS + each))
-            if B_TRANSPOSED:
-                copy_in(b_desc, [n, k], ready, b.index(stage))
-            else:
-                copy_in(b_desc, [k, n], ready, b.index(stage))
+            copied: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
+            mbarrier.expect(ready, copied + rest_desc.block_type.nbytes if NARROW else copied)
+            for each in gl.static_range(GROUPS):
+                _bring(a_desc, k, m + each * ROWS, ready, a.index(stage * GROUPS + each), not A_TRANSPOSED)
+            _bring(b_desc, k, n, ready, b.index(stage), B_TRANSPOSED)
+            if NARROW:
+                _bring(rest_desc, k, n + WIDE, ready, rest.index(stage), B_TRANSPOSED)
             done += 1
 
 
@@ -82,8 +88,8 @@ def _halves(x, LAYOUT: gl.constexpr):
 
 
 @tg.jit
-def _store(c_desc, c, part, m, n):
-    tma.store_wait(1)  # of the two buffers the one to be written has been read
+def _store(c_desc, c, part, m, n, BUFFERS: gl.constexpr):
+    tma.store_wait(BUFFERS - 1)  # the buffer that is to be written has been read
     c.store(part.to(c_desc.dtype))
     fence_async_shared()
     copy_out(c_desc, [m, n], c)
@@ -91,65 +97,84 @@ def _store(c_desc, c, part, m, n):
 
 @tg.jit
 def _consume(
-    c_desc,
-    a,
-    b,
-    c,
-    full,
-    empty,
-    M,
-    N,
-    K,
-    tiles,
+    descs,
+    memory,
+    signals,
+    sizes,
     WHICH: gl.constexpr,
     A_TRANSPOSED: gl.constexpr,
     B_TRANSPOSED: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
 ):
+    """Longer than a screen: the parameters, and the stores of each width of a tile."""
+    c_desc = descs[3]
+    a, b, rest, c = memory
+    full, empty = signals
+    M, N, K, tiles = sizes
     STAGES: gl.constexpr = b.shape[0]
-    WHOLE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    BUFFERS: gl.constexpr = c.shape[0] // GROUPS
+    WHOLE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 16])
+    HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE // 2, 16])
     PART: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _SIDE, 16])
+    even, odd = c.index(BUFFERS * WHICH), c.index(BUFFERS * WHICH + BUFFERS - 1)
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _place(tile, M, N, GROUP_M=GROUP_M, BLOCK_N=BLOCK_N)
+        m, n = _place(tile, M, N, GROUPS * ROWS, WIDE + NARROW)
         m += WHICH * ROWS
-        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, WHOLE)
-        for k in range(0, K, BLOCK_K):
+        acc = gl.zeros([ROWS, WIDE], gl.float32, WHOLE)
+        beside = gl.zeros([ROWS, _SIDE], gl.float32, PART)
+        for k in range(0, K, _DEPTH):
             stage = done % STAGES
             mbarrier.wait(full.index(stage), done // STAGES & 1)
-            left, right = a.index(stage * _GROUPS + WHICH), b.index(stage)
+            left = a.index(stage * GROUPS + WHICH)
             if A_TRANSPOSED:
                 left = left.permute((1, 0))
-            if B_TRANSPOSED:
-                right = right.permute((1, 0))
+            right = b.index(stage).permute((1, 0)) if B_TRANSPOSED else b.index(stage)
             acc = warpgroup_mma(left, right, acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=[acc])
+            if NARROW:
+                right = rest.index(stage).permute((1, 0)) if B_TRANSPOSED else rest.index(stage)
+                beside = warpgroup_mma(left, right, beside, is_async=True)
+                acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
+            else:
+                acc = warpgroup_mma_wait(1, deps=[acc])
             mbarrier.arrive(empty.index((done - 1) % STAGES), pred=k > 0)
             done += 1
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        if NARROW:
+            acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
+        else:
+            acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((done - 1) % STAGES))
-        even, odd = c.index(2 * WHICH), c.index(2 * WHICH + 1)
         left, right = _halves(acc, HALF)
-        if BLOCK_N == 256:
+        if WIDE == 256:
             first, second = _halves(left, PART)
             third, fourth = _halves(right, PART)
-            _store(c_desc, even, first, m, n)
-            _store(c_desc, odd, second, m, n + _SIDE)
-            _store(c_desc, even, third, m, n + 2 * _SIDE)
-            _store(c_desc, odd, fourth, m, n + 3 * _SIDE)
+            _store(c_desc, even, first, m, n, BUFFERS)
+            _store(c_desc, odd, second, m, n + _SIDE, BUFFERS)
+            _store(c_desc, even, third, m, n + 2 * _SIDE, BUFFERS)
+            _store(c_desc, odd, fourth, m, n + 3 * _SIDE, BUFFERS)
         else:
-            _store(c_desc, even, left, m, n)
-            _store(c_desc, odd, right, m, n + _SIDE)
+            _store(c_desc, even, left, m, n, BUFFERS)
+            _store(c_desc, odd, right, m, n + _SIDE, BUFFERS)
+        if NARROW:
+            _store(c_desc, even, beside, m, n + WIDE, BUFFERS)
+            even, odd = odd, even
     tma.store_wait(0)
+
+
+@tg.jit
+def _room(desc, COUNT: gl.constexpr):
+    """Shared memory for so many tiles."""
+    shape: gl.constexpr = desc.block_type.shape
+    return gl.allocate_shared_memory(desc.dtype, [COUNT, shape[0], shape[1]], desc.layout)
 
 
 @tg.jit(do_not_specialize=["M", "N", "K", "tiles"])
 def _gluon_kernel(
     a_desc,
     b_desc,
+    rest_desc,
     c_desc,
     M,
     N,
@@ -157,91 +182,40 @@ def _gluon_kernel(
     tiles,
     A_TRANSPOSED: gl.constexpr,
     B_TRANSPOSED: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):
-    """Longer than a screen: the parameters, and the arguments of the three partitions in the call that starts them,
-    stand one to a line; what precedes that call is under 10 lines.
-    """
-    a = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES * _GROUPS, a_desc.block_type.shape[0], a_desc.block_type.shape[1]], a_desc.layout
-    )
-    b = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES, b_desc.block_type.shape[0], b_desc.block_type.shape[1]], b_desc.layout
-    )
-    c = gl.allocate_shared_memory(c_desc.dtype, [2 * _GROUPS, ROWS, _SIDE], c_desc.layout)
-    full, empty = barriers(STAGES, 1), barriers(STAGES, _GROUPS)
+    """c in tiles of GROUPS * 64 rows and WIDE + NARROW columns."""
+    a, b = _room(a_desc, STAGES * GROUPS), _room(b_desc, STAGES)
+    rest = _room(rest_desc, STAGES) if NARROW else b
+    c = _room(c_desc, BUFFERS * GROUPS)
+    signals = barriers(STAGES, 1), barriers(STAGES, GROUPS)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (
-                _consume,
-                (
-                    c_desc,
-                    a,
-                    b,
-                    c,
-                    full,
-                    empty,
-                    M,
-                    N,
-                    K,
-                    tiles,
-                    0,
-                    A_TRANSPOSED,
-                    B_TRANSPOSED,
-                    GROUP_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                ),
-            ),
-            (
-                _consume,
-                (
-                    c_desc,
-                    a,
-                    b,
-                    c,
-                    full,
-                    empty,
-                    M,
-                    N,
-                    K,
-                    tiles,
-                    1,
-                    A_TRANSPOSED,
-                    B_TRANSPOSED,
-                    GROUP_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                ),
-            ),
-            (
-                _produce,
-                (
-                    a_desc,
-                    b_desc,
-                    a,
-                    b,
-                    full,
-                    empty,
-                    M,
-                    N,
-                    K,
-                    tiles,
-                    A_TRANSPOSED,
-                    B_TRANSPOSED,
-                    GROUP_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                ),
-            ),
-        ],
-        [4, 1],
-        [240, 24],
-    )
+    descs, memory, sizes = (a_desc, b_desc, rest_desc, c_desc), (a, b, rest, c), (M, N, K, tiles)
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (descs, memory, signals, sizes, 0, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+                (_consume, (descs, memory, signals, sizes, 1, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+                (_produce, (descs, memory, signals, sizes, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+            ],
+            [4, 1],
+            [240, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (descs, memory, signals, sizes, 0, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+                (_consume, (descs, memory, signals, sizes, 1, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+                (_consume, (descs, memory, signals, sizes, 2, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+                (_produce, (descs, memory, signals, sizes, A_TRANSPOSED, B_TRANSPOSED, GROUPS, WIDE, NARROW)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )
 
 
 @variant(needs="sm_90a", dtypes=HALF)
@@ -259,19 +233,16 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()
-    config = _default(M, N, processors(a.device))
-    a_desc, a_transposed = descriptor("a", a, ROWS.value, config["BLOCK_K"])
-    b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
+    rows, cols = tile = fastest_tile(a, b, list(_CONFIGS))
+    config = _CONFIGS[tile]
+    a_desc, a_transposed = descriptor("a", a, ROWS.value, _DEPTH.value)
+    b_desc, b_transposed = descriptor("b", b, _DEPTH.value, config["WIDE"])
+    rest_desc, _ = descriptor("b", b, _DEPTH.value, config["NARROW"] or _SIDE.value)
     c_desc, _ = descriptor("the result", c, ROWS.value, _SIDE.value)
-    tiles = triton.cdiv(M, ROWS.value * _GROUPS.value) * triton.cdiv(N, config["BLOCK_N"])
+    tiles = triton.cdiv(M, rows) * triton.cdiv(N, cols)
     _gluon_kernel[(min(processors(a.device), tiles),)](
-        swizzled(a_desc),
-        swizzled(b_desc),
-        swizzled(c_desc),
-        M,
-        N,
-        K,
-        tiles,
+        *(swizzled(each) for each in (a_desc, b_desc, rest_desc, c_desc)),
+        *(M, N, K, tiles),
         A_TRANSPOSED=a_transposed,
         B_TRANSPOSED=b_transposed,
         **config,
@@ -279,6 +250,13 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-def _default(M: int, N: int, count: int) -> dict[str, int]:
-    wide = triton.cdiv(M, 128) * triton.cdiv(N, 256) >= count // 2
-    return dict(GROUP_M=16, BLOCK_N=256 if wide else 128, BLOCK_K=64, STAGES=4 if wide else 6, num_warps=4)
+def _config(groups: int, wide: int, narrow: int, stages: int, buffers: int) -> dict[str, int]:
+    return dict(GROUPS=groups, WIDE=wide, NARROW=narrow, STAGES=stages, BUFFERS=buffers, num_warps=4)
+
+
+_CONFIGS = {  # by rows and columns of a tile
+    (128, 256): _config(2, 256, 0, stages=4, buffers=2),
+    (128, 192): _config(2, 128, 64, stages=4, buffers=2),
+    (192, 192): _config(3, 128, 64, stages=4, buffers=1),
+    (128, 128): _config(2, 128, 0, stages=6, buffers=2),
+}
