@@ -7,7 +7,7 @@ splitk: K is cut between programs; a second kernel adds their float32 partials, 
 splitk_pdl: splitk whose second kernel is launched while the first still runs, and waits for it [cuda2025pdl]
 persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders [triton2024]
 tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails [hoque2024tma]
-gluon: persistent with a warp that loads and two or three warpgroups that multiply, in layouts chosen by hand [wright2024]
+gluon: persistent with a warp that loads and two or three warpgroups that multiply, layouts chosen by hand [wright2024]
 streamk: tma; tiles that are fewer than the multiprocessors are laid end to end along K and cut into equal spans, and a
   second kernel adds the pieces [osama2023]
 splitk_tma: tma; the K of each tile is cut into as many equal parts as there are multiprocessors for it, whose partials
