@@ -2,9 +2,9 @@
 GPU.
 
 A fresh process, which interprets nothing, calls the launchers on CPU tensors: on the contract's quick cases, and on its
-large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled. No
-list of signatures exists. `backends/<name>/runtime/compiling.py` makes a backend one that can do this:
-backends/protocol.py, `Compiling`.
+large sizes, whose values nobody reads. What would be launched is recorded; each distinct specialisation is compiled;
+above level quick, from the cases of level default too, as far as they show something new. No list of signatures exists.
+`backends/<name>/runtime/compiling.py` makes a backend one that can do this: backends/protocol.py, `Compiling`.
 
 A variant fails when a kernel is refused, when it needs more shared memory than the architecture has, when it launches
 nothing in one of the contract's dtypes, or when a thread spills more than SPILL_LIMIT bytes, as much as its registers

@@ -12,11 +12,13 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 
 class Launched(NamedTuple):
-    """A distinct specialisation for one architecture, and the variants that launch it, each with the first case."""
+    """A distinct specialisation for one architecture, and the variants that launch it, each with the first case. One
+    that is no `usual` one, of a case of level default alone, as strides that nobody tunes for, may spill."""
 
     launch: RecordedLaunch
     arch: str
     variants: dict[str, str]
+    usual: bool = True
 
 
 def about(each: Launched) -> str:
@@ -62,7 +64,7 @@ def record(
                 if only_new and launch.features <= known and (launch.key, arch) not in launched:
                     continue
                 known |= launch.features
-                first = Launched(launch, arch, {})
+                first = Launched(launch, arch, {}, usual=not only_new)
                 launched.setdefault((launch.key, arch), first).variants.setdefault(name, label)
 
     for case in plan(contract, "quick").general:
@@ -107,7 +109,7 @@ def chosen(
     machine code, and those that pass the front end besides; with `most`, so many of the former and none of the latter.
     """
     groups: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for launch, arch, variants in launched:
+    for launch, arch, variants, _ in launched:
         for variant in variants:
             groups[variant, launch.kernel][arch].append(launch)
     chosen: Keys = set()

@@ -144,6 +144,8 @@ def test_what_only_cases_of_level_default_show_is_compiled_once():
     (finding,) = check(compiler, plain=launcher)["findings"]
     assert finding.startswith("sm_80: _kernel(") and "launched by plain in" in finding and "odd" in finding
     assert check(compiler, every=False, plain=launcher)["findings"] == []
+    compiler.results = lambda launch, arch: {"spills": 9999 if "new" in launch.types else 0}
+    assert check(compiler, plain=launcher)["findings"] == []  # nobody tunes for it
 
 
 def test_in_short_each_kernel_becomes_machine_code_for_every_dtype_and_every_architecture():
