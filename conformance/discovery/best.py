@@ -31,6 +31,7 @@ from touchstone.conformance.spec.words import not_one_of
 
 NAME = "best"  # under which it is judged and timed like a variant
 MOST = 4096  # calls that are remembered
+OTHER_LAYOUT = 3.0  # of an operand, as far from a call as a size eight times as large
 ALIGNMENT = 16  # bytes, of what a thread moves at once
 WORDS = (str, bool, type(None))  # types of parameters by whose values calls are told apart, not by their kind alone
 
@@ -101,13 +102,14 @@ class Ranking:
         first = sorted((name for name in names if name in point.ms), key=lambda name: point.ms[name])
         return Order([*first, *(name for name in names if name not in first)], point)
 
-    def _distance(self, call: Call, point: Point, forms: Mapping[str, Form]) -> tuple[int, int, int, float]:
-        """How far a point is from a call: dtype (2: of another width), parameters, layouts, sizes."""
+    def _distance(self, call: Call, point: Point, forms: Mapping[str, Form]) -> tuple[int, int, float]:
+        """How far a point is from a call: dtype (2: of another width), parameters, then layouts and sizes."""
         dtype = 0 if point.dtype == call.dtype else 1 if _width(point.dtype) == _width(call.dtype) else 2
         params = sum(call.params.get(name) != point.params.get(name) for name in self.told)
         layouts = sum(form != forms.get(name) for name, form in call.forms.items())
         shared = [(size, point.sizes[name]) for name, size in call.sizes.items() if name in point.sizes]
-        return dtype, params, layouts, sum(abs(math.log2(_extent(a) / _extent(b))) for a, b in shared)
+        sizes = sum(abs(math.log2(_extent(a) / _extent(b))) for a, b in shared)
+        return dtype, params, OTHER_LAYOUT * layouts + sizes
 
 
 class Best:

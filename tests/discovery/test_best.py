@@ -140,12 +140,16 @@ def test_the_dtype_comes_first_then_its_width():
     assert took(softmax(), rows(8, 32)) == "unequal", "nothing that takes it was measured"
 
 
-def test_how_operands_lie_comes_before_sizes():
+def test_how_operands_lie_is_worth_a_size_eight_times_as_large():
     pin(point({"naive": 1.0, "aligned": 2.0}, 8, 8, layouts={"x": "transposed"}), point({"aligned": 1.0, "naive": 2.0}))
     fn = softmax()
     assert took(fn, rows(8, 8)) == took(fn, rows(8, 16)[:, :8]) == "aligned"
     assert took(fn, rows(32, 8).t()) == "naive", "the same shape and another stride"
     assert took(fn, rows(8, 32)) == "aligned"
+    other = {"naive": 1.0, "aligned": 2.0}
+    pin(point(other, 8, 8, layouts={"x": "transposed"}), point({"aligned": 1.0, "naive": 2.0}, 8, 128))
+    assert took(softmax(), rows(8, 8)) == "naive", "sixteen times as large"
+    assert took(softmax(), rows(8, 16)) == "aligned"
 
 
 def attend(fn, **params):
