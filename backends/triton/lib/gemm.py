@@ -1,5 +1,7 @@
 """What the launchers of matrix products share: programs that run at once, default tiles, tensor descriptors."""
 
+from functools import lru_cache
+
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -85,19 +87,24 @@ def default_tma_factor_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int
 _LOADED, _LOADED_ACROSS, _STEP = 69, 92, 2000
 
 
-def fastest_tile(a: torch.Tensor, b: torch.Tensor, tiles: list[tuple[int, int]]) -> tuple[int, int]:
+def fastest_tile(a: torch.Tensor, b: torch.Tensor, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
     """Rows and columns of the tile, of `tiles`, with which persistent programs take the least time for the product of
     `a` (M, K) and `b` (K, N) in 16 bits: a step of k takes the longer of its products and its copies."""
+    return _fastest(a.shape[0], b.shape[1], _loaded(a), _loaded(b), processors(a.device), tiles)
 
-    def loaded(x: torch.Tensor) -> int:
-        pitch = max(x.stride()) if min(x.shape) > 1 else 0
-        return _LOADED if x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0 else _LOADED_ACROSS
 
-    per_row, per_column = loaded(a), loaded(b)
+def _loaded(x: torch.Tensor) -> int:
+    pitch = max(x.stride()) if min(x.shape) > 1 else 0
+    return _LOADED if x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0 else _LOADED_ACROSS
 
+
+@lru_cache(maxsize=4096)  # 10 us for four tiles
+def _fastest(
+    M: int, N: int, per_row: int, per_column: int, count: int, tiles: tuple[tuple[int, int], ...]
+) -> tuple[int, int]:
     def time(tile: tuple[int, int]) -> int:
         m, n = tile
-        rounds = triton.cdiv(triton.cdiv(a.shape[0], m) * triton.cdiv(b.shape[1], n), processors(a.device))
+        rounds = triton.cdiv(triton.cdiv(M, m) * triton.cdiv(N, n), count)
         return rounds * (max(m * n, per_row * m + per_column * n) + _STEP)
 
     return min(tiles, key=time)

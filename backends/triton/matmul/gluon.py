@@ -233,11 +233,11 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     if K == 0:
         return c.zero_()
-    rows, cols = tile = fastest_tile(a, b, list(_CONFIGS))
+    rows, cols = tile = fastest_tile(a, b, _TILES)
     config = _CONFIGS[tile]
     a_desc, a_transposed = descriptor("a", a, ROWS.value, _DEPTH.value)
     b_desc, b_transposed = descriptor("b", b, _DEPTH.value, config["WIDE"])
-    rest_desc, _ = descriptor("b", b, _DEPTH.value, config["NARROW"] or _SIDE.value)
+    rest_desc, _ = descriptor("b", b, _DEPTH.value, _SIDE.value) if config["NARROW"] else (b_desc, None)
     c_desc, _ = descriptor("the result", c, ROWS.value, _SIDE.value)
     tiles = triton.cdiv(M, rows) * triton.cdiv(N, cols)
     _gluon_kernel[(min(processors(a.device), tiles),)](
@@ -260,3 +260,4 @@ _CONFIGS = {  # by rows and columns of a tile
     (192, 192): _config(3, 128, 64, stages=4, buffers=1),
     (128, 128): _config(2, 128, 0, stages=6, buffers=2),
 }
+_TILES = tuple(_CONFIGS)
