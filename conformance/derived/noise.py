@@ -111,7 +111,7 @@ class Lift(Mode):
         self.picks = Picks()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         out = func(*args, **kwargs)
         refusals.check_kind(out, func, name)
@@ -128,7 +128,7 @@ class Parts(Mode):
         self.count, self.most = 0, most
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         made = NotImplemented if func.is_view or name in ops.EXACT else ops.in_parts(self, func, args, kwargs)
         if made is not NotImplemented:
@@ -143,9 +143,12 @@ LIFTED = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.flo
 LIFTED |= dict.fromkeys((torch.complex64, torch.complex32), torch.complex128)
 
 
-def lifted(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an op, with float64 in place of a lower dtype."""
+def lifted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an op, with float64 in place of a lower dtype; and the tolerance by which it finds a rank, where
+    none is given, as in float32."""
     named = {key: _lifted(value) if key == "dtype" else value for key, value in (kwargs or {}).items()}
+    if name_of(func) == "linalg_lstsq" and ops.argument(func, "rcond", args, named) is None:
+        args = (*args[:2], torch.finfo(torch.float32).eps * max(args[0].shape[-2:]))
     return tuple(map(_lifted, args)), named
 
 
@@ -293,7 +296,7 @@ class Noise(Mode):
 
     # ops
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         refusals.check_op(func, name, args, kwargs)
         self._depth += 1
         try:

@@ -79,6 +79,7 @@ linalg_ldl_solve linalg_solve_triangular triangular_solve cholesky_solve linalg_
 linalg_householder_product linalg_matrix_exp geqrf ormqr linalg_lu linalg_ldl_factor_ex cholesky cholesky_inverse
 linalg_pinv
 """)
+SPECTRAL = words("_linalg_eigh _linalg_svd")
 ORTHOGONAL = words("linalg_qr geqrf linalg_lstsq _linalg_svd linalg_pinv")
 FOURIER = words("_fft_r2c _fft_c2r _fft_c2c")
 # that have a rule for complex numbers, beside views, what rounds nothing, and what torch calls pointwise

@@ -17,6 +17,7 @@ from touchstone.conformance.derived.ops import (
     FOURIER,
     LINEAR_ALGEBRA,
     ORTHOGONAL,
+    SPECTRAL,
     WITH_ADDEND,
     argument,
     decompositions,
@@ -503,21 +504,26 @@ def _log_sums_in_time(noise, func, args, kwargs):
 def _linear_algebra(noise, func, args, kwargs):
     """Backward stable as a whole: a matrix is off by a unit of its largest element, times the root of its longer axis.
     What each element is off by is its own, whatever its value: rows that are equal do not stay so in an elimination.
-    But an orthogonal factor of many rows has norms and products of whole columns, of which each row gets its share."""
+    But an orthogonal factor of many rows has norms and products of whole columns, of which each row gets its share, and
+    the largest values of a spectrum are off by as much of themselves, over however many elements they are spread."""
 
     def off(t):
         if t.ndim < 2 or t.numel() == 0:
             return t
-        finite = torch.where(torch.isfinite(t), t, 0.0)
-        size = finite.abs().amax((-2, -1), keepdim=True) * root(max(t.shape[-2:])) * noise.unit
-        places = torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape)
-        found = t + size * noise.error(places)
-        if (long := max(t.shape[-2:])) > (short := min(t.shape[-2:])) and name_of(func) in ORTHOGONAL:
-            places = torch.arange(short * short, dtype=torch.float64).reshape(short, short)
-            alike = finite if t.shape[-1] == short else finite.mT
-            size = root(long / short) if _distinct(alike) * 8 > long else long / EQUAL
-            shares = size * noise.unit * noise.error(places)
-            found += finite @ shares if t.shape[-1] == short else shares @ finite
+        finite, long, short = torch.where(torch.isfinite(t), t, 0.0), max(t.shape[-2:]), min(t.shape[-2:])
+        tall, weight = t.shape[-1] == short, root(long)
+        orthogonal, spectral = name_of(func) in ORTHOGONAL and long > short, name_of(func) in SPECTRAL
+        repeats = (orthogonal or spectral) and _distinct(finite if tall else finite.mT) * 8 <= long
+        if repeats and spectral:  # rows that are equal are rounded to one side
+            weight = max(weight, long / EQUAL)
+        size = finite.abs().amax((-2, -1), keepdim=True) * weight * noise.unit
+        found = t + size * noise.error(torch.arange(t.numel(), dtype=torch.float64).reshape(t.shape))
+        if spectral:
+            found += finite * (weight * noise.unit * noise.error(torch.zeros((), dtype=torch.float64)))
+        if orthogonal:
+            shares = noise.error(torch.arange(short * short, dtype=torch.float64).reshape(short, short))
+            shares *= (long / EQUAL if repeats else root(long / short)) * noise.unit
+            found += finite @ shares if tall else shares @ finite
         return found
 
     found = func(*mapped(off, tuple(args)), **kwargs)

@@ -341,7 +341,7 @@ class _Spread(Mode):
     which one part is NaN has no other modulus."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         out = func(*args, **kwargs)
         if name == "convolution" and rules.is_window(name, args):
             x, weight, transposed = args[0], args[1], args[6]
@@ -372,7 +372,7 @@ class _Skipping(Mode):
     above a diagonal, or hidden from a query."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         if name in ops.DOTS and is_float(args[0]) and not func._schema.is_mutable:
             return self._dot(func, list(args), kwargs, (1, 2) if name in ops.WITH_ADDEND else (0, 1))
         if func.is_view or name in ops.EXACT:
@@ -411,7 +411,7 @@ class _Opposed(Mode):
     them, or in another order, may have one infinity where torch has several. So may a Fourier transform."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        args, kwargs = lifted(args, kwargs)
+        args, kwargs = lifted(func, args, kwargs)
         whole = func.is_view or name_of(func) in ops.EXACT | ops.LINEAR
         made = NotImplemented if whole else ops.in_parts(self, func, args, kwargs)
         out = func(*args, **kwargs) if made is NotImplemented else made
@@ -428,7 +428,7 @@ class _Placed(Mode):
     sign or by how they compare. What they say of it themselves, as max and median do, stays."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        (args, kwargs), name = lifted(args, kwargs), name_of(func)
+        (args, kwargs), name = lifted(func, args, kwargs), name_of(func)
         out = func(*args, **kwargs)
         if name in ops.RANKING and is_float(args[0]) and args[0].ndim and bool(torch.isnan(args[0]).any()):
             x, dim = args[0], ops.argument(func, "dim", args, kwargs, -1)

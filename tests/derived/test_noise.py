@@ -303,6 +303,23 @@ def test_a_solution_by_a_thousand_rows_that_differ_may_be_off_by_less():
     assert within(found, 0, answer * (1 + 1e-4)) > 1
 
 
+def test_eigenvalues_of_a_matrix_with_equal_rows_may_be_off_by_more():
+    def spectrum(a):
+        return torch.linalg.eigvalsh(a @ a.mT)
+
+    a = drawn((5, 5))[0].repeat(205, 1)
+    found = sampled(spectrum, [a])
+    assert within(found, 0, spectrum(a)) <= 1
+    assert within(found, 0, spectrum(a) * (1 + 1e-4)) > 1
+
+
+def test_what_counts_as_0_in_a_solution_is_as_in_float32():
+    """Numbers about a large one, in a matrix with more columns than rows: its other singular values are rounding."""
+    a, b = (1e5 + t for t in drawn((12, 257), (12, 3)))
+    found = sampled(lambda a, b: torch.linalg.lstsq(a, b).solution, [a, b])
+    assert within(found, 0, torch.linalg.lstsq(a, b).solution) <= 1
+
+
 def test_nan_may_reach_in_a_solution_as_far_as_another_order_of_elimination_takes_it():
     a, b = drawn((12, 12), (12, 3))
     b[3, 1] = math.inf

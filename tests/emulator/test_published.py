@@ -139,7 +139,9 @@ def test_headers_are_looked_for_beside_a_file_only_where_it_says_so(tmp_path):
     ]  # fmt: skip
     assert (found.kept, found.missing, found.nearby, found.empty) == (["vector"], [], [], {"vector"})
     assert dict(found.files)[str(tmp_path / "own" / "two.h")] == "// own\n"
-    bare = preprocess.sources('#include "one.h"\n#include <two.h>\n#include <nowhere/else>\n', "k.cu", [tmp_path / "own"])
+    bare = preprocess.sources(
+        '#include "one.h"\n#include <two.h>\n#include <nowhere/else>\n', "k.cu", [tmp_path / "own"]
+    )
     assert [name for name, _ in bare.files[1:]] == [str(tmp_path / "own" / name) for name in ("one.h", "two.h")]
     gone = preprocess.sources('\n#include "gone.h"\n#include <gone/a.h>\n#include <gone>\n', "k.cu", [])
     assert gone.missing == [("gone.h", "k.cu", 2), ("gone/a.h", "k.cu", 3)]
