@@ -94,6 +94,10 @@ def multiprocessors(device: Any) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+# bytes of shared memory that one block may have, by architecture
+SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
+
+
 @lru_cache(maxsize=64)
 def shared_per_block(device: Any) -> int:
     """Bytes of shared memory that a block may ask the GPU `device` for."""

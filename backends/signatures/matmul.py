@@ -1,4 +1,4 @@
-"""matmul: between how many workers its launchers cut tiles along K."""
+"""matmul: between how many workers its launchers cut tiles along K, and how rows lie in the L2 cache."""
 
 import torch
 
@@ -17,3 +17,10 @@ def spans(tiles: int, steps: int, workers: int, pays: int, device: torch.device)
     if tiles >= workers or (workers - tiles) * steps < pays * workers:
         return 0
     return min(workers, max(tiles, tiles * steps // _LEAST))
+
+
+def along_lines(x: torch.Tensor) -> bool:
+    """Whether the rows of a matrix with an axis of stride 1 begin at lines of the L2 cache, of 128 bytes; else 64
+    elements of 16 bits lie across two."""
+    pitch = max(x.stride()) if min(x.shape) > 1 else 0
+    return x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0

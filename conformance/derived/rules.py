@@ -527,7 +527,7 @@ def _linear_algebra(noise, func, args, kwargs):
         return found
 
     found = func(*mapped(off, tuple(args)), **kwargs)
-    if name_of(func) in ("_linalg_svd", "_linalg_eigh"):
+    if name_of(func) in SPECTRAL:
         found = _turned(noise, *found)
     elif name_of(func) == "_linalg_slogdet" and noise.draw() % 2:
         sign, logarithm, *others = found

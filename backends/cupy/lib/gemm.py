@@ -7,7 +7,7 @@ import torch
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.devices import multiprocessors
-from touchstone.backends.signatures.matmul import spans
+from touchstone.backends.signatures.matmul import along_lines, spans
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
@@ -92,18 +92,13 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 def by_more_warpgroups(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     """For wgmma.cuh: the tile, of 128 or 192 rows, with which the product of `a` and `b` takes the least time."""
     tiles = [(128, 256), (128, 192), (192, 192), (128, 128)]
-    return _fastest(a.shape[0], b.shape[1], processors(a.device), tiles, 1, (_loaded(a), _loaded(b)))
+    per_row, per_column = (_LOADED if along_lines(x) else _LOADED_ACROSS for x in (a, b))
+    return _fastest(a.shape[0], b.shape[1], processors(a.device), tiles, 1, (per_row, per_column))
 
 
 # What the copy of a row or column of 64 elements takes, in products: where it is a line of the L2 cache, and where it
 # lies across two (H200: 2.2 and 3.1 ns, 0.022 ns). A step of k takes the longer of both, and a little more.
 _LOADED, _LOADED_ACROSS = 100, 143
-
-
-def _loaded(x: torch.Tensor) -> int:
-    """Of a matrix with an axis of stride 1."""
-    pitch = max(x.stride()) if min(x.shape) > 1 else 0
-    return _LOADED if x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0 else _LOADED_ACROSS
 
 
 def _fastest(

@@ -71,8 +71,8 @@ template <int stages> struct Slot {
     }
 };
 
-// Of `heads` with so many tiles each, taken `together` at a time, of which the first tiles of all come first: the head of
-// tile `number`, and which of its tiles that is. The launcher: heads_together in attention.py.
+// Of `heads` with so many tiles each, taken `together` at a time, of which the first tiles of all come first: the head
+// of tile `number`, and which of its tiles that is. The launcher: heads_together in attention.py.
 struct InOrder {
     int head, tile;
 

@@ -16,7 +16,8 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from touchstone.backends.cupy.runtime import module
-from touchstone.backends.cupy.runtime.module import SHARED_LIMIT, Module
+from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.devices import SHARED_LIMIT
 
 try:
     from cuda.pathfinder import find_nvidia_header_directory

@@ -20,13 +20,12 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.hopper import TensorMap
+from touchstone.backends.devices import SHARED_LIMIT
 from touchstone.backends.prepared import OfThread, Prepared, letter
 from touchstone.backends.storage.files import portable
 
 LIB = Path(__file__).parents[1] / "lib"  # shared headers
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
-# bytes of shared memory that one block may have; the emulator has as much as sm_90
-SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 OPTED_IN = 48 * 1024  # more dynamic shared memory than this a kernel has to be allowed first
 EMULATED_ARCHS = ("sm_90", "sm_90a")  # whose own instructions run in the emulator
 THREADS, BLOCK_LIMIT, GRID_LIMIT = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
@@ -106,7 +105,8 @@ launched: dict[int, Any] | None = None
 
 
 def shared_limit(device: torch.device) -> int:
-    """Bytes of shared memory, static and dynamic, that one block may have on `device`."""
+    """Bytes of shared memory, static and dynamic, that one block may have on `device`; the emulator has as much as
+    sm_90."""
     if recorder is not None:
         return SHARED_LIMIT[recorder[0].rstrip("af")]
     return SHARED_LIMIT["sm_90"] if device.type == "cpu" else _gpu_shared_limit(device.index or 0)

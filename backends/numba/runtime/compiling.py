@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from touchstone.backends import numba, without_collection
+from touchstone.backends.devices import SHARED_LIMIT
 from touchstone.backends.emulator.numba.scopes import replaced
 from touchstone.backends.numba.runtime import instructions
 from touchstone.backends.numba.runtime.launching import OPTED_IN
@@ -46,7 +47,6 @@ except Exception as error:
     ) from error
 
 ARCHITECTURES = ("sm_80", "sm_90")
-SHARED_LIMIT = {"sm_80": 166912, "sm_90": 232448}  # bytes of a block whose launch asks for them (launching.py)
 REGISTERS = 65536  # of a block; a warp takes them by 256
 FITTING = 256  # threads of a block that have 255 registers each
 

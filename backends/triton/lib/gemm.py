@@ -7,7 +7,9 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
-from touchstone.backends.devices import multiprocessors, shared_per_block
+from touchstone.backends.devices import multiprocessors
+from touchstone.backends.signatures.matmul import along_lines
+from touchstone.backends.triton.runtime.tuning import shared_limit
 
 _CPU_PROCESSORS = 6  # of the interpreter's pretended GPU: few, so that persistent programs take several tiles
 
@@ -27,9 +29,7 @@ def persistent_programs(device: torch.device, num_warps: int) -> int:
 def roomy(device: torch.device) -> bool:
     """Whether a program on `device` may have 160 KB of shared memory, as on sm_80 and sm_90; sm_86, 89 and 120 have
     99."""
-    if device.type != "cuda":
-        return True
-    return shared_per_block(device) >= 160 * 1024
+    return shared_limit(device) >= 160 * 1024
 
 
 def options(m: int, n: int, k: int, warps: int, stages: int, group: int = 8) -> dict[str, int]:
@@ -90,12 +90,8 @@ _LOADED, _LOADED_ACROSS, _STEP = 69, 92, 2000
 def fastest_tile(a: torch.Tensor, b: torch.Tensor, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
     """Rows and columns of the tile, of `tiles`, with which persistent programs take the least time for the product of
     `a` (M, K) and `b` (K, N) in 16 bits: a step of k takes the longer of its products and its copies."""
-    return _fastest(a.shape[0], b.shape[1], _loaded(a), _loaded(b), processors(a.device), tiles)
-
-
-def _loaded(x: torch.Tensor) -> int:
-    pitch = max(x.stride()) if min(x.shape) > 1 else 0
-    return _LOADED if x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0 else _LOADED_ACROSS
+    per_row, per_column = (_LOADED if along_lines(x) else _LOADED_ACROSS for x in (a, b))
+    return _fastest(a.shape[0], b.shape[1], per_row, per_column, processors(a.device), tiles)
 
 
 @lru_cache(maxsize=4096)  # 10 us for four tiles

@@ -238,10 +238,13 @@ def launch_staged(call: NormBackward) -> None:
         raise Unsupported(f"{cols} columns; the sums of one program are of {limit}")
     for name, t in (("x", call.x), ("dy", call.dy)):
         if t.numel() and (t.stride(1) != 1 or t.stride(0) % vector or cols % vector or t.data_ptr() % 16):
-            raise Unsupported(f"{name}, whose rows do not begin and end at multiples of 16 bytes")
+            raise Unsupported(
+                f"{name}: {cols} columns, strides {t.stride()}; rows have to begin and end at multiples of 16 bytes, "
+                "their elements side by side"
+            )
     if not call.x.numel():
         return
-    warps = next(n for n in (4, 8, 16) if cols <= n * 128 * vector or n == 16)
+    warps = next((n for n in (4, 8) if cols <= n * 128 * vector), 16)
     pieces = triton.cdiv(cols, warps * 32 * vector)
     stages = _stages(call.x.device, warps * 512 * pieces)
     programs = min(rows, grid_programs(call.x, 16 // warps))

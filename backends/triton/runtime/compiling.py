@@ -26,9 +26,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from touchstone.backends import NotRun
+from touchstone.backends.devices import SHARED_LIMIT
 from touchstone.backends.storage import files
 from touchstone.backends.triton.runtime import caching
-from touchstone.backends.triton.runtime.tuning import SHARED_LIMIT, assuming
+from touchstone.backends.triton.runtime.tuning import assuming
 
 caching.install()
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from touchstone.backends.devices import shared_per_block
+from touchstone.backends.devices import SHARED_LIMIT, shared_per_block
 from touchstone.backends.storage import files
 from touchstone.backends.variants import attributes
 
@@ -37,9 +37,6 @@ class Question(NamedTuple):
     sizes: tuple[int, ...]
     default: Config
 
-
-# bytes of shared memory that one block may have
-SHARED_LIMIT = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
 
 _trying: ContextVar[tuple[Config | None, str | None] | None] = ContextVar("trying", default=None)
 _assumed: ContextVar[str | None] = ContextVar("assumed", default=None)
