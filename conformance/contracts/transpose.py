@@ -18,7 +18,7 @@ from touchstone.conformance.spec.contract import (
 )
 from touchstone.reference.transpose import torch_transpose
 
-SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (7, 1), (300, 257), (8209, 5), (5, 8209)]
+SIZES = [(3, 33), (1, 1), (0, 5), (5, 0), (64, 32), (33, 97), (97, 97), (7, 1), (300, 257), (8209, 5), (5, 8209)]
 REGULAR = [(64, 64), (128, 64), (64, 128), (256, 64), (32, 256), (128, 128), (1024, 64), (64, 1024)]
 REGULAR += [(16, 512), (192, 128)]
 BEYOND_GRID = [(69001, 3), (3, 69001), (32 * GRID_LIMIT + 5, 2)]  # rows, and rows in tiles of 32

@@ -193,6 +193,12 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
             partial(hat, variance=lambda *a: one_pass(*a).clamp_min(0)),
             F32 + F16,
         ),
+        "one_pass_about_the_first": Flaw(
+            "variance",
+            "one pass over x less the row's first element, which may be far from the mean",
+            lambda x, eps: normalise(x - x[..., :1], eps, variance=lambda *a: one_pass(*a).clamp_min(0)),
+            ("float32",),
+        ),
         "padding_counts_in_the_variance": Flaw(
             "mask",
             "lanes past the last column, up to a multiple of 32, add mean² to the variance",
@@ -224,9 +230,9 @@ def hat_known_good(centred: bool) -> dict[str, tuple[str, Hat]]:
     return {
         "welford_tiles_of_8": ("statistics of tiles of 8 columns merged as Welford and Chan do", welford),
         "welford_tiles_of_512": ("statistics of tiles of 512 columns merged", partial(welford, tile=512)),
-        "shifted_one_pass": (
-            "one pass over x less the row's first element",
-            lambda x, eps: normalise(x - x[..., :1], eps, variance=one_pass),
+        "one_pass_in_float64": (
+            "one pass in float64",
+            lambda x, eps: normalise(x.double(), eps, variance=one_pass).float(),
         ),
     }
 

@@ -408,6 +408,12 @@ def acc_not_rescaled(q, k, v, *, causal=False, scale=None):
 
 
 @mutant("rescale")
+def nothing_rescaled(q, k, v, *, causal=False, scale=None):
+    "neither the accumulator nor the sum is rescaled when the maximum moves"
+    return flash(q, k, v, causal=causal, scale=scale, for_l=_kept, for_acc=_kept)
+
+
+@mutant("rescale")
 def rescaled_as_first_row(q, k, v, *, causal=False, scale=None):
     "accumulator and sum are rescaled only where the maximum of the block's first row moves"
 

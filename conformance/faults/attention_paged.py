@@ -138,6 +138,16 @@ def pages_of_16_rows(*operands, **params):
     return attention_paged(*operands, **params, rows_of=sixteen, rows_of_values=sixteen)
 
 
+@mutant("shapes")
+def page_of_a_tile(*operands, **params):
+    """the page of the first of every 16 keys is taken for all of them"""
+
+    def of_a_tile(cache, table, page, j):
+        return cache[table[j // 16 * 16 // page].long(), j % page]
+
+    return attention_paged(*operands, **params, rows_of=of_a_tile, rows_of_values=of_a_tile)
+
+
 @mutant("strides")
 def page_stride_reconstructed(q, k_cache, v_cache, block_table, lengths, **params):
     """a page begins page·(stride of a row) after the one before, where the cache may hold its values in between"""

@@ -27,6 +27,7 @@ from touchstone.conformance.judging.operations import (
 from touchstone.conformance.spec.contract import Case, Contract
 
 WARP = 32
+LISTED = 40  # characters of a list of indices, at most
 PARTS = (2, 3, 4, 8, 16, 32)  # of a sum, that are added up by themselves
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -76,6 +77,7 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
     bases = {o.site: _in_base_2 for o in plain.seen.values() if o.site[1] in IN_BASE_2}
     if len(bases) > 1:
         yield Alteration("all exponentials and logarithms were to base 2", bases)
+    yield from _not_rescaled(plain)
     yield from _late_factors(plain)
     yield from _together(plain)
     calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
@@ -125,6 +127,25 @@ def _late_factors(plain: Run) -> Iterator[Alteration]:
         if factor is not None and shown is not None and early is not None:
             text = f"`{shown}` were multiplied by the factor of `{early}`, and that were not ({place_of(last.site)})"
             yield Alteration(text, {factor.site: lambda o: o.args[0].clone(), last.site: _late})
+
+
+def _not_rescaled(plain: Run) -> Iterator[Alteration]:
+    """A softmax and the logarithm of its sum, by running sums in tiles that keep the maximum which was known when their
+    addends came: in the sums alone, or in what is weighed by them too."""
+    found = [o for o in plain.seen.values() if o.site[1] in ("softmax", "logsumexp") and _axis(o) is not None]
+    sizes = {o.args[0].shape[_axis(o)] for o in found}
+    if {o.site[1] for o in found} != {"softmax", "logsumexp"} or len(sizes) > 1:
+        return
+    for tile in (tile for tile in TILES if tile < max(sizes)):
+        for what, of_softmax in (
+            ("the sums are", _not_scaled),
+            ("neither the sums nor what they weigh are", _all_kept),
+        ):
+            steps = {
+                o.site: partial(of_softmax if o.site[1] == "softmax" else _not_scaled, _axis(o), tile) for o in found
+            }
+            text = f"{what} scaled anew where the running maximum grows, in tiles of {tile}"
+            yield Alteration(f"the softmax were by running sums: {text}", steps)
 
 
 def _number_of(operation: Operation) -> float | None:
@@ -573,11 +594,16 @@ def _each(index: Any, change: Callable[[Any], Any]) -> Any:
     return tuple(change(part) for part in index) if isinstance(index, tuple) else change(index)
 
 
+def _axis(operation: Operation) -> int | None:
+    """The one axis of a reduction; None where there are several, or none is given."""
+    dim = operation.kwargs.get("dim", operation.args[1] if len(operation.args) > 1 else None)
+    return dim if isinstance(dim, int) else None
+
+
 def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]:
     """A mean, sum or maximum of other elements than all, or of another count."""
-    dim = operation.kwargs.get("dim", operation.args[1] if len(operation.args) > 1 else None)
-    whole = operation.args[0]
-    if not isinstance(dim, int) or not isinstance(operation.out, torch.Tensor):
+    dim, whole = _axis(operation), operation.args[0]
+    if dim is None or not isinstance(operation.out, torch.Tensor):
         return
     size = whole.shape[dim]
     if name in ("mean", "sum"):
@@ -625,7 +651,13 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
     for tile in _cut(size):
         whole_tiles = size // tile * tile
-        yield f"without the last {size % tile} of {size}{_beyond(tile, size)}", partial(_of_part, dim, 0, whole_tiles)
+        beyond = _beyond(tile, size, tree=name != "softmax")
+        yield f"without the last {size % tile} of {size}{beyond}", partial(_of_part, dim, 0, whole_tiles)
+    lost = [] if name == "softmax" or size > TILES[-1] else _lost_by_halves(size)
+    if lost and lost[0] != size - len(lost):  # else it is what lies beyond whole tiles
+        shown = ", ".join(str(index) for index in lost)
+        text = f"without {shown if len(shown) <= LISTED else len(lost)} of {size}: {_halved(size)}"
+        yield text, partial(_of_indices, dim, torch.tensor([index for index in range(size) if index not in lost]))
     for tile in TILES:
         if 2 * tile <= size:
             yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
@@ -689,10 +721,26 @@ def _log_of_sum(by: float, operation: Operation) -> torch.Tensor:
     return torch.where(largest.isfinite(), largest + by * (operation.out - largest), operation.out)
 
 
-def _beyond(tile: int, size: int) -> str:
-    """Beyond which whole tiles elements lie that are left out: several tiles leave out the same."""
+def _beyond(tile: int, size: int, tree: bool = False) -> str:
+    """Beyond which whole tiles elements lie that are left out: several tiles leave out the same, and so may a tree."""
     largest = max(other for other in TILES if other < size and size // other * other == size // tile * tile)
-    return f", beyond whole tiles of {tile}" + (f" to {largest}" if largest > tile else "")
+    text = f", beyond whole tiles of {tile}" + (f" to {largest}" if largest > tile else "")
+    if tree and _lost_by_halves(size) == list(range(size // tile * tile, size)):
+        return f"{text}, or {_halved(size)}"
+    return text
+
+
+def _halved(size: int) -> str:
+    return f"what a tree over {size} threads loses where it halves an odd number"
+
+
+def _lost_by_halves(size: int) -> list[int]:
+    """The indices of the elements that a reduction loses which, half by half in whole numbers, adds element i + half to
+    element i of each i below it: none where the size is a power of two."""
+    kept = {0}
+    for step in range(size.bit_length() - 1, 0, -1):
+        kept |= {index + (size >> step) for index in kept}
+    return [index for index in range(size) if index not in kept]
 
 
 def _of_indices(dim: int, index: torch.Tensor, operation: Operation) -> torch.Tensor:
@@ -712,13 +760,30 @@ def _of_part(dim: int, start: int, stop: int, operation: Operation) -> torch.Ten
     return found * (stop - start) / whole.shape[dim] if operation.site[1] == "mean" else found
 
 
-def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
-    """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
+def _addends(dim: int, tile: int, operation: Operation) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the argument, its axis last: the powers of its distances from the maximum that was known when a tile came; and
+    that known at the end."""
     x = operation.args[0].movedim(dim, -1)
     known = x.cummax(-1).values[..., [min(stop, x.shape[-1]) - 1 for stop in _ends(x.shape[-1], tile)]]
     addends = (x - known.repeat_interleave(tile, -1)[..., : x.shape[-1]]).exp()
-    total = addends.masked_fill(x == -math.inf, 0.0).sum(-1)
-    last = known[..., -1]
+    return addends.masked_fill(x == -math.inf, 0.0), known[..., -1]
+
+
+def _all_kept(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax whose addends and numerators keep the maximum that was known when they came."""
+    if not operation.args[0].numel():
+        return operation.out
+    addends, _ = _addends(dim, tile, operation)
+    return (addends / addends.sum(-1, keepdim=True)).movedim(-1, dim)
+
+
+def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, whose addends keep the maximum that was known when they came."""
+    if not operation.args[0].numel():
+        return operation.out
+    x = operation.args[0].movedim(dim, -1)
+    addends, last = _addends(dim, tile, operation)
+    total = addends.sum(-1)
     if operation.site[1] == "softmax":
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()

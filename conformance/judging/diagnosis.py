@@ -45,9 +45,12 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 ROUNDED = 2e-6  # of what an answer moves by: a few roundings in float32
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
-NAN = "NaN there: 0/0, inf - inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+NAN = (
+    "NaN there: 0/0, inf - inf, 0 * inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
+)
 NOT_ZEROED = (
-    "right where fresh memory holds zeros: memory that the kernel has allocated and nothing has set to 0 is added to"
+    "right where fresh memory holds zeros: memory that the kernel has allocated is read, or added to, before anything "
+    "is written there"
 )
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
@@ -95,16 +98,18 @@ def diagnose(
 
     `got`, `expected` and `verdicts` are by output, for the outputs that were compared. With `mutants` the mutants
     of the op are run on the case's inputs, for about `seconds` at most, and operands are misread. `causes` says of
-    outputs why they are wrong, where that is known: nothing else is looked for then. `lower` is a precision in which
-    all would be right. `longer(output)` calls the kernel where sums are longest, and `call(case)` on another case: a
-    hint that what it gives there refutes is not given. `passed` are cases on which the kernel is right: a mutant that
-    is wrong there is named only where no other is. `idle(output, bad)` says whether NaN comes from what is not to be
-    read, `kept()` whether something of an earlier call is left in this one.
+    outputs why they are wrong, where that is known: nothing else is looked for then, unless it names no cause.
+    `lower` is a precision in which all would be right. `longer(output)` calls the kernel where sums are longest, and
+    `call(case)` on another case: a hint that what it gives there refutes is not given. `passed` are cases on which the
+    kernel is right: a mutant that is wrong there is named only where no other is. `idle(output, bad)` says whether NaN
+    comes from what is not to be read, `kept()` whether something of an earlier call is left in this one.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
         return {}
-    causes = causes or {}
+    causes, known = dict(causes or {}), {}
+    for name in [name for name, cause in causes.items() if cause in ONE_ANSWER]:
+        known[name] = causes.pop(name)
     call = call if call is reading.nothing else cache(call)
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds, call) if look else {}
@@ -134,7 +139,7 @@ def diagnose(
             bits = exact(contract, case, name)
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
-                relation = related(got[name], right, case, verdict.bad, axes, bits)
+                relation = known.get(name) or related(got[name], right, case, verdict.bad, axes, bits)
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
                 if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
@@ -152,6 +157,8 @@ def diagnose(
                             said = search().number(seconds)
                     if said is None:
                         said = reading.beyond(contract, case, name, verdict.bad, call)
+                        if said is not None and bool(torch.isnan(got[name].cpu()[verdict.bad.cpu()]).all()):
+                            said += ": NaN there, as where an exponential or a power overflows: inf/inf or inf - inf"
                     relation = said if relation is None or said is not None else relation
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
@@ -342,7 +349,7 @@ def not_refuted(
     if verdict.bad is not None and bool(torch.isnan(got.cpu()[verdict.bad.cpu()]).all()):
         mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
-    others = cheap[-PASSED_TRIED:] if mutants else []
+    others = _apart_from(case, cheap) if mutants else []
     expected = {other: contract.expected(contract.build(other)) for other in others}
     kept = [m for m in mutants if not any(_is_wrong(contract, m, other, expected[other]) for other in others)]
     if kept or verdict.bad is None:
@@ -351,6 +358,14 @@ def not_refuted(
     if wrong.unique().numel() == 1 and not bool(torch.isnan(wrong).any()):
         return []
     return [mutant for mutant in mutants if not mutant.generic]
+
+
+def _apart_from(case: Case, passed: Sequence[Case]) -> list[Case]:
+    """A few of the cases that passed: the latest, half of them with other parameters than `case` if there are such."""
+    of_params = {other.params: other for other in passed if other.params != case.params}
+    others = list(of_params.values())[-(PASSED_TRIED // 2) :]
+    latest = [other for other in passed if other not in others]
+    return [*others, *latest[len(others) - PASSED_TRIED :]]
 
 
 def _is_wrong(contract: Contract, mutant: Planted, case: Case, expected: Mapping[str, Expected | None]) -> bool:

@@ -157,9 +157,10 @@ def expression_of(site: Site) -> str | None:
 
 
 def place_of(site: Site, outer: bool = False) -> str:
-    """The file and line of an operation; with `outer` those from which its function is called too."""
+    """The folder, file and line of an operation; with `outer` those from which its function is called too."""
     shown = []
     for code, at in site[0] if outer else site[0][:1]:
         line = list(code.co_positions())[at // 2][0]
-        shown.append(f"{Path(code.co_filename).name}:{line}")
+        path = Path(code.co_filename)
+        shown.append(f"{path.parent.name}/{path.name}:{line}")
     return ", from ".join(shown)

@@ -115,7 +115,7 @@ def misread(
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
-        if where and (text in of_counts or _is_nothing(got[bad])):
+        if (where and text in of_counts) or ((where or text.endswith(" were 0")) and _is_nothing(got[bad])):
             continue
         if not all(_explains(contract, case, name, change, *wrong) for name, wrong in (beside or {}).items()):
             continue
@@ -143,26 +143,23 @@ def _is_nothing(wrong: torch.Tensor) -> bool:
 def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:
     """The bound of an operand beyond which all is wrong and nothing else, with these values and with others: where it
     is clamped, or what overflows."""
-    text, operand = _bound(contract, case, bad)
-    if text is None:
-        return None
-    other = _again_wrong(contract, case, output, call)
-    if other is not None and bool(other[1].any()) and _bound(contract, again(case), other[1])[1] != operand:
-        return None
-    return text
+    found = _bounds(contract, case, bad)
+    other = _again_wrong(contract, case, output, call) if found else None
+    again_found = _bounds(contract, again(case), other[1]) if other is not None and bool(other[1].any()) else found
+    return next((text for operand, text in found.items() if operand in again_found), None)
 
 
-def _bound(contract: Contract, case: Case, bad: torch.Tensor) -> tuple[str | None, str]:
-    """Such a bound of one case, and of which operand it is. None where whole slices are wrong: which they are says as
-    much."""
-    bad = bad.cpu()
+def _bounds(contract: Contract, case: Case, bad: torch.Tensor) -> dict[str, str]:
+    """Such bounds of one case, in words, by the operand that each is of, with its sign. None where whole slices are
+    wrong: which they are says as much."""
+    bad, found = bad.cpu(), {}
     right = ~bad
     if int(bad.sum()) < LEAST or int(right.sum()) < LEAST:
-        return None, ""
+        return {}
     for axis in range(bad.ndim if bad.ndim > 1 else 0):
         slices = bad.movedim(axis, 0).reshape(bad.shape[axis], -1)
         if bool((slices.all(1) | ~slices.any(1)).all()):
-            return None, ""
+            return {}
     for name, value in contract.build(case).exact.items():
         if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
             continue
@@ -171,9 +168,10 @@ def _bound(contract: Contract, case: Case, bad: torch.Tensor) -> tuple[str | Non
         for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0:
-                sign, shown = (">=", least) if not text.startswith("-") else ("<=", -least)
-                return f"wrong wherever {text.removeprefix('-')} {sign} {shown:.4g}, and nowhere else", text
-    return None, ""
+                sign, first, last = (">=", least, most) if not text.startswith("-") else ("<=", -least, -most)
+                where = f"{text.removeprefix('-')} {sign} {first:.4g}"
+                found[text] = f"wrong wherever {where}, and nowhere else (right up to {last:.4g})"
+    return found
 
 
 def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]) -> Iterator[tuple[str, Change]]:
@@ -228,7 +226,7 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             if value is None or value.ndim <= axis or value.shape[axis] < 2:
                 continue
             letter = (contract.operand_axes(name, case).split()[axis : axis + 1] or [f"axis {axis}"])[0]
-            yield f"the first {letter} of {name} were every one", _other_operand(name, _all_of(axis, 0))
+            yield f"{name} were everywhere as at {letter} 0", _other_operand(name, _all_of(axis, 0))
             yield f"each {letter} of {name} were the one before", _other_operand(name, _rolled(axis, 1))
             yield f"each {letter} of {name} were the one after", _other_operand(name, _rolled(axis, -1))
     yield from _together(contract, case, exact)

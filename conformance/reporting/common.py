@@ -1,6 +1,8 @@
 """What the cases in which a kernel fails have in common, and those in which it is right have not: the sizes beyond
 which it is wrong, a dtype, a layout, a parameter, a family of values."""
 
+import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,7 @@ class Trait:
     text: str
     passing: int
     far: bool = False  # a size far beyond all of those that pass, of which one case tells
+    relation: bool = False  # of two sizes
 
 
 def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
@@ -49,6 +52,9 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
         return None
 
     def tells(trait: Trait) -> bool:
+        if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
+            pairs = math.comb(len(_sizes(wrong[0])), 2)
+            return pairs <= CHANCE * math.comb(len(wrong) + len(right), len(wrong))
         chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
         if trait.passing:  # one of many traits that are looked at is easily shared by so many
             return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_SHARED
@@ -73,6 +79,7 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
     for text in first:
         if all(text in words for words in others):
             yield Trait(text, sum(text in words for words in also))
+    yield from _relations(wrong, right)
     sizes, known = [_numbers(case) for case in wrong], [_numbers(case) for case in right]
     for name in sizes[0]:
         if not all(name in size for size in [*sizes, *known]):
@@ -94,6 +101,22 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             yield Trait(f"{name} no multiple of {alone[0]}{among}", 0)
 
 
+def _relations(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
+    """Two sizes that are equal in all cases of the one kind, in two sizes at least, and in none of the other."""
+    sizes, known = [_sizes(case) for case in wrong], [_sizes(case) for case in right]
+    for one, other in itertools.combinations(sizes[0], 2):
+        if not all(one in size and other in size for size in [*sizes, *known]):
+            continue
+        for equal, apart, text in (
+            (known, sizes, f"{one} other than {other}"),
+            (sizes, known, f"{one} equal to {other}"),
+        ):
+            if any(size[one] != size[other] for size in equal) or any(size[one] == size[other] for size in apart):
+                continue
+            if len({size[one] for size in equal}) >= FAILING:
+                yield Trait(text, 0, relation=True)
+
+
 def _looked_at(case: Case) -> int:
     """How many traits are looked at: two bounds of each size, and what a case has apart from sizes."""
     return 2 * len(_numbers(case)) + len(_words(case))
@@ -113,9 +136,13 @@ def _words(case: Case) -> list[str]:
 
 def _numbers(case: Case) -> dict[str, int]:
     """The sizes of a case by name, and what follows from them that kernels depend on."""
-    found = {name: size for name, size in case.sizes if isinstance(size, int)}
+    found = _sizes(case)
     if found.get("Hq") and found.get("Hkv"):
         found["Hq/Hkv"] = found["Hq"] // found["Hkv"]
     if "Sq" in found and "Sk" in found:
         found["Sk - Sq"] = found["Sk"] - found["Sq"]
     return found
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    return {name: size for name, size in case.sizes if isinstance(size, int)}

@@ -14,19 +14,24 @@ LINE = re.compile(r"[\w.-]+\.\w+:\d+")  # file and line, the best name of a caus
 NUMBERS = re.compile(r"0x[0-9a-f]+|[-+]?\d[\d.]*(?:e[-+]?\d+)?|\b(?:nan|inf)\b")
 FAMILY = re.compile(r"(?:float32|float16|bfloat16)-[^-]+-(\w+)")  # of values, in the name of a case
 CALL = re.compile(r"^call \d+ of \d+[^:]*: ")  # of a trial of many calls
+MUTANT = re.compile(r"\(mutant (\w+)\)")
 DTYPE = re.compile(r"\b(?:float32|float16|bfloat16)\b")
-WHY = re.compile(r"equals the reference, but |\bas if ")  # of a diagnosis that names a cause
+WHY = re.compile(r"equals the reference, but |\bas if |\bwrong wherever ")  # of a diagnosis that names a cause
 
 
 @dataclass(frozen=True)
 class Group:
-    """Findings alike. The example that is shown is the first whose diagnosis names a cause, or the first of all."""
+    """Findings alike. The example that is shown is the first whose diagnosis names a cause, or one that names fewer of
+    the same mutants; or the first of all."""
 
     findings: Sequence[Finding]
 
     @property
     def example(self) -> Finding:
-        return next((found for found in self.findings if WHY.search(found.diagnosis or "")), self.findings[0])
+        first = next((found for found in self.findings if WHY.search(found.diagnosis or "")), self.findings[0])
+        named = _mutants(first)
+        fewer = [found for found in self.findings if set() < _mutants(found) < named]
+        return min(fewer, key=lambda found: len(_mutants(found)), default=first)
 
     @property
     def id(self) -> str:
@@ -51,6 +56,11 @@ class Group:
         families = dict.fromkeys(match[1] for case in others if (match := FAMILY.match(case)))
         counts = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.items())
         return f", and {len(others)} more findings: {counts}" + (f" ({', '.join(families)})" if families else "")
+
+
+def _mutants(finding: Finding) -> set[str]:
+    """Those that give what a kernel gives, by name."""
+    return set(MUTANT.findall(finding.diagnosis or ""))
 
 
 def grouped(findings: Iterable[Finding]) -> list[Group]:

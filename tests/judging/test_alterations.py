@@ -36,8 +36,8 @@ def tried(reference, operands):
     assert outputs is not None
     found = {}
     for alteration in of_operations(plain):
-        words, _, place = alteration.text.partition(" (test_alterations.py:")
-        assert place.removesuffix(")").isdecimal() or words.startswith("all exponentials")
+        words, _, place = alteration.text.partition(" (judging/test_alterations.py:")
+        assert place.removesuffix(")").isdecimal() or words.startswith(("all exponentials", "the softmax were"))
         changed = outputs_of(contract, reference, operands, SimpleNamespace(param={}), Run(alteration))
         found.setdefault(words, None if changed is None else changed["0"])
     return found, outputs["0"]
@@ -224,9 +224,10 @@ def confused(words, operands):
 FIVE = torch.tensor([[0.5, -1.0, 2.0, 4.0, -0.25], [3.0, 0.75, -2.0, 1.0, -6.0]], dtype=F64)
 STALE = "beyond the last of them the last tile, of {}, still holds the one before"
 TREE = "a step of its tree is left out"
+HALVED = "or what a tree over {} threads loses where it halves an odd number"
 # of a sum of five: which elements are in it
 CUT = {
-    "without the last 1 of 5, beyond whole tiles of 2 to 4": [0, 1, 2, 3],
+    f"without the last 1 of 5, beyond whole tiles of 2 to 4, {HALVED.format(5)}": [0, 1, 2, 3],
     "of the first 2 of 5 alone": [0, 1],
     "of the last tile alone, from 4 of 5 on": [4],
 }
@@ -365,7 +366,7 @@ OF_FIVE = [
         }
         | {MAXIMUM.format(tile): own_maxima(tile) / own_maxima(tile).sum(1, keepdim=True) for tile in (2, 4)}
         | {HIDDEN.format(tile): softmax(FIVE, lse(FIVE)) for tile in (2, 4)}
-        | of_parts(CUT, lambda part: softmax(FIVE, lse(part)))
+        | of_parts({words.partition(", or ")[0]: of for words, of in CUT.items()}, lambda x: softmax(FIVE, lse(x)))
         | {words: (FIVE - value).exp() for words, value in of_own(OWN_TILES, lse).items()}
         | rounded(torch.softmax(FIVE, 1)),
     ),
@@ -488,6 +489,27 @@ def test_tiles_that_leave_out_the_same_are_named_together():
         "without the last 3 of 35, beyond whole tiles of 4 to 32",
     ]
     assert [float(value) for value in cuts.values()] == [float(x[:34].sum()), float(x[:32].sum())]
+
+
+@pytest.mark.parametrize("size", [6, 24, 35, 67, 1000, 1025])
+def test_a_tree_that_halves_odd_numbers_loses_elements(size):
+    def by_halves(values):
+        values, half = values.tolist(), len(values) // 2
+        while half:
+            for index in range(half):
+                values[index] += values[index + half]
+            half //= 2
+        return values[0]
+
+    x = torch.rand(size, dtype=F64, generator=torch.Generator().manual_seed(size))
+    found, _ = tried(lambda x: x.sum(0), {"x": x})
+    by_tree = [value for words, value in found.items() if words.endswith(f": {HALVED.format(size)[3:]}")]
+    assert len(by_tree) == (size <= 1024)
+    for value in by_tree:
+        assert float(value) == pytest.approx(by_halves(x), rel=1e-12)
+    texts = list(tried(lambda x: x.amax(0), {"x": x})[0])
+    assert (size == 24) == any("without 2, 5, 8, 11, 14, 17, 20, 23 of 24: what a tree" in words for words in texts)
+    assert not any("a tree over" in words for words in tried(lambda x: x.sum(0), {"x": x[:4]})[0])
 
 
 A, B = X.repeat(1, 2)[:, :5], Y.repeat(1, 2)[:, :5].t().contiguous()  # (2, 5) and (5, 2)
@@ -663,9 +685,39 @@ def test_reductions_of_one_line_change_together():
     found, _ = tried(lambda x, y: x.mean(-1) + y.mean(-1), {"x": X, "y": Y})
     assert same(found["each `mean` of a line were divided by 3 - 1"], (X.sum(1) + Y.sum(1)) / 2)
     found, _ = tried(lambda x, y: x.amax(-1) + y.mean(-1), {"x": X, "y": Y})
-    words = "each `amax` and `mean` of a line were without the last 1 of 3, beyond whole tiles of 2"
+    words = "each `amax` and `mean` of a line were without the last 1 of 3, beyond whole tiles of 2, " + HALVED.format(
+        3
+    )
     assert same(found[words], X[:, :2].amax(1) + Y[:, :2].sum(1) / 3)
     assert not any(words.startswith("each ") for words in tried(lambda x: x.mean(-1), {"x": X})[0])
+
+
+def test_a_softmax_and_its_logarithm_by_running_sums_change_together():
+    """Over tiles of 2: what a loop gives that leaves out the rescaling of the sum, or of all."""
+
+    def by_tiles(of_weighed):
+        largest, total, weighed = torch.full((2,), -math.inf, dtype=F64), torch.zeros(2, dtype=F64), torch.zeros(2, 5)
+        for start in range(0, 5, 2):
+            here = FIVE[:, start : start + 2]
+            most = torch.maximum(largest, here.amax(1))
+            addends = (here - most[:, None]).exp()
+            if of_weighed:
+                weighed = weighed * (largest - most).exp()[:, None]
+            weighed = weighed.double()
+            weighed[:, start : start + 2] = addends
+            total, largest = total + addends.sum(1), most
+        return weighed / total[:, None] + (largest + total.log())[:, None]
+
+    found, _ = tried(lambda x: torch.softmax(x, -1) + torch.logsumexp(x, -1, keepdim=True), {"x": FIVE})
+    text = "the softmax were by running sums: {} scaled anew where the running maximum grows, in tiles of 2"
+    assert same(found[text.format("the sums are")], by_tiles(of_weighed=True))
+    assert same(found[text.format("neither the sums nor what they weigh are")], by_tiles(of_weighed=False))
+    assert not same(by_tiles(of_weighed=True), by_tiles(of_weighed=False))
+    for alone in (lambda x: torch.softmax(x, -1), lambda x: torch.logsumexp(x, -1)):
+        assert not any(words.startswith("the softmax were") for words in tried(alone, {"x": FIVE})[0])
+    hidden = torch.cat([torch.full((2, 2), -math.inf, dtype=F64), FIVE], 1)
+    found, _ = tried(lambda x: torch.softmax(x, -1) + 0 * torch.logsumexp(x, -1, keepdim=True), {"x": hidden})
+    assert bool(found[text.format("neither the sums nor what they weigh are")].isfinite().all())
 
 
 def twice_over(x):

@@ -164,7 +164,7 @@ def test_a_tensor_in_the_place_of_another_of_its_shape():
 
     size = dict(rows=5, cols=33)
     told = said("rms_norm_backward", backward(lambda x, hat, g: x), "dx", **size)
-    assert "as if `xhat` were `x` (rms_norm_backward.py:" in told
+    assert "as if `xhat` were `x` (reference/rms_norm_backward.py:" in told
     assert said("rms_norm_backward", backward(lambda x, hat, g: x * 1.1), "dx", **size) is None
 
 
@@ -181,7 +181,7 @@ def test_an_element_that_is_overwritten_before_it_is_read():
         )
 
     told = said("rope", fn(1), "q_turned")
-    assert "as if `x[..., first]` were `x[..., first] * c - x[..., second] * s` (rope.py:" in told
+    assert "as if `x[..., first]` were `x[..., first] * c - x[..., second] * s` (reference/rope.py:" in told
     assert said("rope", fn(1.5), "q_turned") is None
 
 
@@ -437,7 +437,7 @@ def gradients(q, k, v, o, lse, do, scale, of_values):
 
 @pytest.mark.parametrize(
     ("of_values", "text"),
-    [(lambda p, ds: ds, "as if `p.mT` were `ds.mT` (attention_backward.py:"), (lambda p, ds: 1.1 * ds, None)],
+    [(lambda p, ds: ds, "as if `p.mT` were `ds.mT` (reference/attention_backward.py:"), (lambda p, ds: 1.1 * ds, None)],
 )
 def test_of_a_large_case_what_explains_a_small_one(of_values, text):
     def fn(q, k, v, o, lse, do, *, causal=False, scale=None):
@@ -463,7 +463,7 @@ def test_means_of_one_line_that_are_wrong_in_one_way():
         return backward
 
     told = said("layer_norm_backward", fn(64), "dx", rows=5, cols=33)
-    assert "each `mean` of a line were divided by 64 (layer_norm_backward.py:" in told
+    assert "each `mean` of a line were divided by 64 (reference/layer_norm_backward.py:" in told
     assert said("layer_norm_backward", fn(35), "dx", rows=5, cols=33) is None
 
 
@@ -519,7 +519,7 @@ def test_a_term_that_is_missing():
 
     params = {"reduction": "none", "label_smoothing": 0.1, "z_loss": 0.0}
     told = said("cross_entropy", fn(lambda lse, z: -z.mean(-1)), "loss", params=params)
-    assert "`lse - z.mean(-1)` were `-z.mean(-1)` alone (cross_entropy.py:" in told
+    assert "`lse - z.mean(-1)` were `-z.mean(-1)` alone (reference/cross_entropy.py:" in told
     assert said("cross_entropy", fn(lambda lse, z: lse - z.amax(-1)), "loss", params=params) is None
 
 
@@ -619,7 +619,7 @@ def test_one_of_two_calls_of_a_function():
         return decode
 
     told = said("attention_decode_int4", fn([1]), "o")
-    assert "`wide * own[..., 0] - own[..., 1]`" in told and ", from attention_decode_int4.py:" in told
+    assert "`wide * own[..., 0] - own[..., 1]`" in told and ", from reference/attention_decode_int4.py:" in told
     both = said("attention_decode_int4", fn([0, 1]), "o")
     assert "`wide * own[..., 0] - own[..., 1]`" in both and ", from" not in both
 
@@ -634,7 +634,7 @@ def test_the_last_in_place_of_the_first():
 
     size = dict(B=2, H=3, Sq=2, Sk=9, W=24, V=16)
     told = said("mla_decode", fn(lambda width: slice(-width, None)), "o", **size)
-    assert "`o[..., :dim_v]` were the last 16, not the first (mla_decode.py:" in told
+    assert "`o[..., :dim_v]` were the last 16, not the first (reference/mla_decode.py:" in told
     assert said("mla_decode", fn(lambda width: slice(1, width + 1)), "o", **size) is None
 
 
@@ -662,7 +662,7 @@ def test_indices_that_are_not_looked_at():
         )
 
     told = said("rope", fn(lambda p: torch.arange(p.shape[1]).expand(p.shape)), "q_turned")
-    assert "of the indices 0, 1, 2, ... whatever they are (rope.py:" in told
+    assert "of the indices 0, 1, 2, ... whatever they are (reference/rope.py:" in told
     assert said("rope", fn(lambda p: p.flip(1)), "q_turned") is None
 
 
@@ -718,7 +718,7 @@ def test_it_comes_with_a_finding():
     def root_of(x, weight, *, eps=1e-6):
         return x * (mean_of(x) + eps) * weight
 
-    assert "were left out (rms_norm.py:" in told(root_of)
+    assert "were left out (reference/rms_norm.py:" in told(root_of)
     assert "each row is a factor of its own" in told(tanh)  # nothing better is known
 
 
@@ -905,7 +905,7 @@ def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):
         return said("softmax", powers, rows=5, cols=73)
 
     plain = told(set())
-    assert plain.startswith("as if `torch.softmax(x, -1)` were not divided by its sum (softmax.py:")
+    assert plain.startswith("as if `torch.softmax(x, -1)` were not divided by its sum (reference/softmax.py:")
     monkeypatch.setattr(altered, "WORK_LIMIT", 1.0)
     assert told(set()) is None
     monkeypatch.setattr(reading, "MUCH", 0.0)
@@ -986,5 +986,5 @@ def test_a_number_is_fitted_where_nothing_else_is_said():
         text.append(
             diagnosis.diagnose(contract, case, got, expected, verdicts, seconds=20.0, call=called(contract, fn))["y"]
         )
-    assert "were with 0.05 in the place of 0.044715 (_activations.py:" in text[0]
+    assert "were with 0.05 in the place of 0.044715 (reference/_activations.py:" in text[0]
     assert "1.2 x the answer" in text[1] and "in the place of" not in text[1]

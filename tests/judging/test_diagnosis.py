@@ -352,9 +352,9 @@ def test_what_leaves_another_output_unexplained_is_named_last(monkeypatch):
     monkeypatch.setattr(registry, "planted", lambda op: [])
     got, expected = call(case), contract.expected(contract.build(case))
     verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
-    assert "from the top left" in (text := told()) and "the first Sk of v" not in text
+    assert "from the top left" in (text := told()) and "v were everywhere" not in text
     monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)
-    assert "as if the first Sk of v were every one" in told()
+    assert "as if v were everywhere as at Sk 0" in told()
 
 
 def test_a_large_case_is_not_compared(monkeypatch):
@@ -1243,6 +1243,23 @@ def test_mutants_are_run_on_cases_of_little_work_that_passed(monkeypatch, work, 
     assert diagnosis.not_refuted(SOFTMAX, case, [own], got, verdict, passed) == [own]
     latest = [SOFTMAX.build(one).arguments["x"] for one in passed[-4:]]
     assert len(run) == (4 if tried else 0) and all(map(torch.equal, run, latest))
+
+
+def test_of_the_cases_that_passed_half_have_other_parameters():
+    contract = registry.contract("activation")
+    plain = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=5))
+
+    def cases(*names):
+        return [replace(plain, params=(("activation", name),), seed=seed) for seed, name in enumerate(names)]
+
+    def tried(*names, of="gelu"):
+        found = diagnosis._apart_from(replace(plain, params=(("activation", of),)), cases(*names))
+        return [dict(one.params)["activation"] + str(one.seed) for one in found]
+
+    assert tried("gelu", "gelu") == ["gelu0", "gelu1"] and tried() == []
+    assert tried("relu", *["gelu"] * 6) == ["relu0", "gelu4", "gelu5", "gelu6"]
+    assert tried("silu", "relu", "elu", "relu", *["gelu"] * 3) == ["relu3", "elu2", "gelu5", "gelu6"]
+    assert tried("silu", "relu", "elu") == ["relu1", "elu2", "silu0"]
 
 
 @pytest.mark.parametrize(("count", "told"), [(64, True), (65, False)])

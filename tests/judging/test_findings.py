@@ -151,7 +151,7 @@ def head_1_holds_head_2():
     return fn
 
 
-@wrong("attention", r"first B of v were every one|the answer of another B|first_batch")
+@wrong("attention", r"v were everywhere as at B 0|the answer of another B|first_batch")
 def values_of_batch_0():
     def fn(q, k, v, *, causal=False, scale=None):
         return attention.flash(q, k, v[:1].expand(v.shape), causal=causal, scale=scale)
@@ -159,7 +159,7 @@ def values_of_batch_0():
     return fn
 
 
-@wrong("attention_backward", r"first Hkv of v were every one|the answer of another Hkv")
+@wrong("attention_backward", r"v were everywhere as at Hkv 0|the answer of another Hkv|read other heads of v alone")
 def values_of_head_0():
     def fn(q, k, v, o, lse, do, *, causal=False, scale=None):
         return attention_backward.from_lse(q, k, v[:, :1].expand(v.shape), o, lse, do, causal=causal, scale=scale)
@@ -230,7 +230,10 @@ def last_rows_left_out():
     return fn
 
 
-@wrong("group_norm", r"weight_of_the_group|each C of weight were the one before|first C of weight|first_weight_for_all")
+@wrong(
+    "group_norm",
+    r"weight_of_the_group|each C of weight were the one before|weight were everywhere as at C 0|first_weight_for_all",
+)
 def weight_of_the_group():
     def fn(x, weight, bias, *, groups, eps=1e-5):
         shape, each = (1, -1, *[1] * (x.ndim - 2)), x.shape[1] // groups
@@ -266,6 +269,39 @@ def delta_added():
 def gate_for_up():
     def fn(x, w_gate, w_up, w_down, *, activation="silu"):
         return gated_mlp.whole_hidden(x, w_up, w_gate, w_down, activation=activation)
+
+    return fn
+
+
+@wrong("glu", r"wrong wherever gate >= \S+, and nowhere else \(right up to \S+\): NaN there, as where|^NaN there: 0/0")
+def sigmoid_by_powers():
+    """inf/inf from a gate of 89 on."""
+
+    def fn(gate, up, *, activation="silu"):
+        wide = gate.float()
+        act = wide * (wide.exp() / (1 + wide.exp())) if activation == "silu" else acts.activate(wide, activation)
+        return (act * up.float()).to(gate.dtype)
+
+    return fn
+
+
+@wrong("attention_decode", r"by running sums: neither the sums nor what they weigh|not scaled anew|rescale")
+def nothing_rescaled():
+    """In tiles of 16 keys."""
+
+    def fn(q, k_cache, v_cache, lengths, *, scale=None):
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        group, (count, queries) = q.shape[1] // max(k_cache.shape[1], 1), (k_cache.shape[2], q.shape[2])
+        k, v = (t.float().repeat_interleave(group, 1) for t in (k_cache, v_cache))
+        key = torch.arange(count)
+        last = lengths.long()[:, None, None, None] - queries + torch.arange(queries)[:, None]
+        s = (q.float() @ k.mT * scale).masked_fill(key > last, -math.inf)
+        known = s.cummax(-1).values[..., (key // 16 * 16 + 15).clamp_max(count - 1)]
+        p = torch.where(s == -math.inf, 0, (s - known).exp())
+        total = p.sum(-1)
+        held = torch.where(key[:, None] < lengths.long()[:, None, None, None], v, 0)
+        o = torch.where(total[..., None] == 0, 0, p @ held / total[..., None])
+        return o.to(q.dtype), known.amax(-1) + total.log()
 
     return fn
 

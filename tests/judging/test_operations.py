@@ -52,8 +52,9 @@ def test_each_operation_is_seen_with_its_expression_and_place():
     (add,) = [site for site in run.seen if site[1] == "add"]
     first = next(site for site in run.seen if site[1] == "sqrt")
     line, of_both = root.__code__.co_firstlineno + 1, both.__code__.co_firstlineno + 1
-    assert place_of(add) == f"test_operations.py:{of_both}" and place_of(first) == f"test_operations.py:{line}"
-    assert place_of(first, outer=True) == f"test_operations.py:{line}, from test_operations.py:{of_both}"
+    here = "judging/test_operations.py"
+    assert (place_of(add), place_of(first)) == (f"{here}:{of_both}", f"{here}:{line}")
+    assert place_of(first, outer=True) == f"{here}:{line}, from {here}:{of_both}"
 
 
 def test_who_made_an_argument_is_known():

@@ -54,8 +54,8 @@ def for_rows(where, this, other):
     ("change", "text"),
     [
         (lambda x, w, eps: rms(x, w.roll(1), eps), "as if each cols of weight were the one before"),
-        (lambda x, w, eps: rms(x, w[:1].expand(w.shape), eps), "as if the first cols of weight were every one"),
-        (lambda x, w, eps: rms(x, 0 * w, eps), "as if weight were 0"),
+        (lambda x, w, eps: rms(x, w[:1].expand(w.shape), eps), "as if weight were everywhere as at cols 0"),
+        (lambda x, w, eps: rms(x, 0 * w, eps), None),  # of any operand
         (lambda x, w, eps: for_rows([2], x, rms(x, w, eps)), "the elements of x, unchanged"),
         (lambda x, w, eps: for_rows([1, 3], rms(x, w.roll(-1), eps), rms(x, w, eps)), "each cols of weight"),
         (lambda x, w, eps: rms(x, w, eps) * 1.5, None),
@@ -262,6 +262,28 @@ def test_a_bound_that_is_none():
     assert reading.beyond(contract, case, "y", bad, by_chance) is None
     rows = (x.abs().amax(1) > x.abs().amax(1).min())[:, None].expand(4, 16)
     assert reading.beyond(contract, case, "y", rows) is None
+
+
+def test_a_bound_of_the_size_that_other_values_refute_is_one_of_the_number():
+    """In these values the largest numbers are positive, in others not."""
+    contract = registry.contract("activation")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=2, cols=16))
+    case = replace(case, params=(("activation", "identity"),), layouts=(("x", "contiguous"), ("bias", "none")))
+    x = torch.linspace(-5, 26, 32, dtype=torch.float64).reshape(2, 16)[:, torch.randperm(16)]
+    drawn = {case: x, reading.again(case): torch.where(x < -3, x - 100, x)}
+    right = {name: {"y": Expected(value)} for name, value in drawn.items()}
+    paper = SimpleNamespace(
+        build=lambda one: SimpleNamespace(exact={"x": drawn[one]}, of=one),
+        operand_dtype=contract.operand_dtype,
+        expected=lambda inputs: right[inputs.of],
+    )
+    bad = x >= 20.0
+
+    def call(one):
+        return {"y": torch.where(drawn[one] >= 20.0, 9 * drawn[one], drawn[one]).float()}
+
+    assert reading.beyond(paper, case, "y", bad) == "wrong wherever |x| >= 20, and nowhere else (right up to 19)"
+    assert reading.beyond(paper, case, "y", bad, call) == "wrong wherever x >= 20, and nowhere else (right up to 19)"
 
 
 def test_a_number_that_is_nan_tells_no_mutant():
@@ -1006,19 +1028,19 @@ def test_whole_slices_are_no_bound():
     def told(x, bad):
         built = SimpleNamespace(exact={"x": x})
         paper = SimpleNamespace(build=lambda case: built, operand_dtype=contract.operand_dtype)
-        return reading._bound(paper, case, bad)[0]
+        return next(iter(reading._bounds(paper, case, bad).values()), None)
 
-    bound = "wrong wherever |x| >= 17, and nowhere else"
+    bound = "wrong wherever |x| >= 17, and nowhere else (right up to 16)"
     rows, some = torch.arange(3)[:, None].expand(3, 8) == 2, x >= 19
-    assert told(x, rows) is None and told(x, some) == "wrong wherever |x| >= 19, and nowhere else"
+    assert told(x, rows) is None and told(x, some) == "wrong wherever |x| >= 19, and nowhere else (right up to 18)"
     assert told(x.t().contiguous(), rows.t()) is None
     assert told(x.flatten(), rows.flatten()) == bound  # one axis has no slices
     assert told(x, x >= 23) is None and told(x, x >= 3) is None  # too few that are wrong, or right
     assert told(x, x >= 22) is not None and told(x, x >= 4) is not None
     assert told(x - 30, x >= 19) is None  # all below 0, and close to it
-    assert told(x - 10, x <= 4) == "wrong wherever x <= -6, and nowhere else"
-    assert told(x - 10, x >= 20) == "wrong wherever |x| >= 10, and nowhere else"
-    assert told(x - 18, x >= 22) == "wrong wherever x >= 4, and nowhere else"
+    assert told(x - 10, x <= 4) == "wrong wherever x <= -6, and nowhere else (right up to -5)"
+    assert told(x - 10, x >= 20) == "wrong wherever |x| >= 10, and nowhere else (right up to 9)"
+    assert told(x - 18, x >= 22) == "wrong wherever x >= 4, and nowhere else (right up to 3)"
     assert told(x.where(x != 20, torch.inf), some) is None
     assert told(x, (x % 5 == 0)) is None
 
@@ -1300,7 +1322,7 @@ def test_all_that_is_tried_of_a_call():
 
     def moved(letter, name):
         return [
-            f"the first {letter} of {name} were every one",
+            f"{name} were everywhere as at {letter} 0",
             f"each {letter} of {name} were the one before",
             f"each {letter} of {name} were the one after",
         ]

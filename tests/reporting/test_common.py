@@ -74,6 +74,32 @@ def test_empty_operands_show_nothing():
     assert "none of 12 that pass: a size of 0" in told(lambda c: not c.filled, [*cases, *empty])
 
 
+def test_two_sizes_that_are_equal_and_two_that_are_not():
+    square, oblong = (
+        [(5, 5), (24, 24), (64, 64), (97, 97)],
+        [(1, 5), (3, 24), (5, 1), (17, 24), (64, 5), (5, 64), (24, 3)],
+    )
+    cases = [case(*size) for size in square + oblong]
+    assert told(lambda c: c.size["rows"] != c.size["cols"], cases) == (
+        "all 7 cases that fail so, and none of 4 that pass: rows other than cols"
+    )
+    few = [*cases, *(case(rows, 7) for rows in (1, 9))]
+    assert told(lambda c: c.size["rows"] == c.size["cols"], few) == (
+        "all 4 cases that fail so, and none of 9 that pass: rows equal to cols"
+    )
+    of_one_size = [*few[3:], case(97, 97, "float16")]
+    assert "equal" not in str(told(lambda c: c.size["rows"] == c.size["cols"], of_one_size))
+    of_one = [
+        case(1, 1),
+        case(1, 1, "float16"),
+        case(1, 1, "bfloat16"),
+        case(1, 1, values="tiny"),
+        *(case(*size) for size in oblong),
+    ]
+    assert "other than" not in str(told(lambda c: c.size["rows"] != c.size["cols"], of_one))
+    assert "other than" not in str(told(lambda c: c.size["rows"] != c.size["cols"], cases[:5]))  # of 5 choices one
+
+
 def test_groups_of_heads():
     contract = registry.contract("attention")
     sizes = [

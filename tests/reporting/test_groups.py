@@ -73,6 +73,13 @@ def test_the_example_is_the_first_whose_diagnosis_names_a_cause():
         assert f"in {causes[0].case}, and 3 more findings: 2 float32" in group.text()
     (group,) = grouped([where, none])
     assert group.example is where
+    both = wrong(
+        "float32-3x33-normal", "equals the reference, but it is (mutant negated); or it is not (mutant shifted)"
+    )
+    other = wrong("float32-7x33-normal", "equals the reference, but it is (mutant third)")
+    for found, example in ([both, as_if], both), ([both, other, mutant], mutant), ([as_if, both, mutant], as_if):
+        (group,) = grouped(found)
+        assert group.example is example
 
 
 def test_messages_without_their_numbers_dtypes_and_calls():
