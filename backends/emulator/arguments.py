@@ -128,8 +128,6 @@ def extent(argument: Any, name: str) -> Argument | None:
 
 def _address(argument: Any) -> int:
     """Of the first element, which a negative stride makes not the lowest."""
-    if argument is None:
-        return 0
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument.ctypes.data
 
 

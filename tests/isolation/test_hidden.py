@@ -549,6 +549,22 @@ def test_what_the_library_does_is_noted_in_any_call_and_thread(operand, told):
     assert told[1:] == ["calls the library in another thread"]
 
 
+def test_what_an_operator_in_python_does_is_seen(operand, told):
+    """It is no work of the library's by itself; a copy that it makes is hidden as one of a launcher's."""
+    library = torch.library.Library("test_hidden", "FRAGMENT")
+    library.define("copied(Tensor x) -> Tensor")
+    library.impl("copied", lambda x: torch.empty(x.shape).copy_(x), "CPU")
+    library.define("worked(Tensor x) -> Tensor")
+    library.impl("worked", lambda x: torch.exp(x), "CPU")
+    given, x, memory = operand
+    with Host([memory], DRAW):
+        copied = torch.ops.test_hidden.copied(x)
+        torch.ops.test_hidden.worked(x)
+        assert told == ["has the library work: exp"] and not torch.equal(copied, given)
+        with backends.running():
+            assert torch.equal(copied, given)
+
+
 def test_what_a_tensor_is_asked_for_as_a_list_is_put_back(operand):
     before = torch.Tensor.tolist
     with Host([operand[2]], DRAW):

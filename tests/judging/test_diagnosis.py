@@ -1323,6 +1323,15 @@ def test_elements_at_other_places_are_those_of_the_answer_within_its_tolerance(o
         assert found == (text if told else None)
 
 
+def test_the_values_in_another_order_are_told_where_the_two_least_are_equal():
+    answer = torch.tensor([7.0, 1.0, 1.0, 5.0, 3.0, 4.0], dtype=torch.float64)
+    tolerance = torch.full_like(answer, 1e-3)
+    assert (
+        diagnosis._moved(answer[[3, 2, 5, 0, 1, 4]], answer, tolerance, ["cols"])
+        == "the answer's values in another order"
+    )
+
+
 def test_what_an_earlier_call_left_is_said_where_nothing_else_explains_an_answer(monkeypatch):
     monkeypatch.setattr(diagnosis.reading, "misread", lambda *_: None)
     monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)

@@ -28,6 +28,7 @@ from touchstone.backends.emulator import numba as emulated
 if emulated.why_not():
     pytest.skip(emulated.why_not(), allow_module_level=True)
 
+from numba import cuda
 from numba.cuda import dispatcher, types
 
 from touchstone.backends.emulator.errors import OutOfBounds
@@ -321,6 +322,22 @@ def test_no_two_values_that_differ_have_one_description():
     assert len(set(found.values())) == len(found), [
         (a, b) for a, b in itertools.combinations(found, 2) if found[a] == found[b]
     ]
+
+
+def test_what_a_function_is_linked_with_is_described(tmp_path):
+    """Its text, not only its name."""
+
+    def described(text):
+        (tmp_path / "helper.cu").write_text(text)
+        return digest(cuda.jit(link=[str(tmp_path / "helper.cu")])(helped))
+
+    one, other = (f'extern "C" __device__ int f(int* r) {{ *r = {number}; return 0; }}' for number in (1, 2))
+    assert described(one) == described(one) != described(other)
+    assert described(one) != digest(cuda.jit(helped))
+
+
+def helped(x):
+    x[0] = 1
 
 
 def test_a_value_that_lies_where_another_lay_is_not_taken_for_it():
