@@ -132,17 +132,18 @@ def _late_factors(plain: Run) -> Iterator[Alteration]:
 def _not_rescaled(plain: Run) -> Iterator[Alteration]:
     """A softmax and the logarithm of its sum, by running sums in tiles that keep the maximum which was known when their
     addends came: in the sums alone, or in what is weighed by them too."""
-    found = [o for o in plain.seen.values() if o.site[1] in ("softmax", "logsumexp") and _axis(o) is not None]
-    sizes = {o.args[0].shape[_axis(o)] for o in found}
-    if {o.site[1] for o in found} != {"softmax", "logsumexp"} or len(sizes) > 1:
+    operations = [o for o in plain.seen.values() if o.site[1] in ("softmax", "logsumexp")]
+    found = [(o, axis) for o in operations if (axis := _axis(o)) is not None]
+    sizes = {o.args[0].shape[axis] for o, axis in found}
+    if {o.site[1] for o, _ in found} != {"softmax", "logsumexp"} or len(sizes) > 1:
         return
     for tile in (tile for tile in TILES if tile < max(sizes)):
         for what, of_softmax in (
             ("the sums are", _not_scaled),
             ("neither the sums nor what they weigh are", _all_kept),
         ):
-            steps = {
-                o.site: partial(of_softmax if o.site[1] == "softmax" else _not_scaled, _axis(o), tile) for o in found
+            steps: dict[Site, Step] = {
+                o.site: partial(of_softmax if o.site[1] == "softmax" else _not_scaled, axis, tile) for o, axis in found
             }
             text = f"{what} scaled anew where the running maximum grows, in tiles of {tile}"
             yield Alteration(f"the softmax were by running sums: {text}", steps)

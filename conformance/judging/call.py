@@ -15,7 +15,7 @@ from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
 from touchstone.conformance.judging.trials import Kind
-from touchstone.conformance.spec import budget, compare, outputs
+from touchstone.conformance.spec import budget, compare, layouts, outputs
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
@@ -106,9 +106,8 @@ def check_returned(
     """Check what one call returned and what it did to its inputs; return the outputs by name, where their values could
     be compared: another shape may be that of terabytes, expanded from one element."""
     j.reached("input guards", "inputs unchanged")
-    for name, placed in inputs.placed.items():
-        if placed is not None and not placed.unchanged(before[name]):
-            j.find(Check.INPUTS, f"{name} was written; inputs and the memory around them stay as they are", about=name)
+    for name in layouts.changed(inputs.placed, before):
+        j.find(Check.INPUTS, f"{name} was written; inputs and the memory around them stay as they are", about=name)
     if isinstance(values, str):
         j.find(Check.RETURNS, values)
         return {}

@@ -3,7 +3,7 @@ an output beyond 2^31 elements."""
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,11 +48,12 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
     second = seen.values if seen.returned else None
     if seen.watched:
         _check_watched(j, seen)
-    same = isinstance(second, dict) and all(_same_bits(tensor, second[name]) for name, tensor in kept.items())
-    if not same and (seen.watched or j.debug):
+    same = _as_kept(kept, second)
+    if not (isinstance(second, dict) and all(same.values())) and (seen.watched or j.debug):
         again = j.again(debug=j.debug)
         seen = observe_call(again, inputs, probe.PATTERNS[1])
         second = seen.values if seen.returned else None
+        same = _as_kept(kept, second)
     j.outcome.findings += again.outcome.findings
     if again.outcome.status == FAILED:
         j.outcome.status = FAILED
@@ -60,12 +61,12 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
         what = second or again.outcome.reason or "raised"
         j.find(Check.REPEAT, f"a second call with the same inputs: {what}")
         return
-    for name, placed in inputs.placed.items():
-        if placed is not None and not placed.unchanged(before[name]):
-            j.find(Check.INPUTS, f"{name} was written in a second call", about=name)
+    for name in layouts.changed(inputs.placed, before):
+        j.find(Check.INPUTS, f"{name} was written in a second call", about=name)
     j.executor.reread(list(held.values()))
+    still = _as_kept(kept, held)
     for name, tensor in kept.items():
-        if not _same_bits(tensor, values[name]):
+        if not still[name]:
             j.find(Check.HELD, f"{name}: a later call changed what an earlier one had returned", about=name)
         elif not isinstance(second[name], torch.Tensor) or (
             (second[name].shape, second[name].device) != (tensor.shape, tensor.device)
@@ -73,7 +74,7 @@ def call_again(j: Judgement, inputs: Inputs, before: dict[str, torch.Tensor], va
             j.find(Check.REPEAT, f"{name}: a second call returns something else", about=name)
         elif overlap(second[name], values[name]) and not is_view(inputs, second[name]):
             j.find(Check.ALIAS, f"{name}: two calls return the same memory", about=name, detail="twice")
-        elif not _same_bits(tensor, second[name]):
+        elif not same[name]:
             _check_repeat(j, inputs, name, second[name])
     j.reached("repeat", "held outputs")
 
@@ -109,10 +110,20 @@ def _check_repeat(j: Judgement, inputs: Inputs, name: str, second: torch.Tensor)
         j.find(Check.REPEAT, message, severity=severity, about=name)
 
 
-def _same_bits(a: torch.Tensor, b: Any) -> bool:
-    if not isinstance(b, torch.Tensor) or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-        return False
-    return torch.equal(probe.raw(a), probe.raw(b))
+def _as_kept(kept: Mapping[str, torch.Tensor], values: Any) -> dict[str, bool]:
+    """Which outputs of a call, `values` by name, have the bits that were kept."""
+    given = values if isinstance(values, dict) else {}
+    return dict(zip(kept, _same_bits([(tensor, given.get(name)) for name, tensor in kept.items()]), strict=True))
+
+
+def _same_bits(pairs: Sequence[tuple[torch.Tensor, Any]]) -> list[bool]:
+    """Whether both of each pair are tensors of one form, and of the same bits."""
+
+    def alike(a: torch.Tensor, b: Any) -> bool:
+        return isinstance(b, torch.Tensor) and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+
+    same = iter(layouts.equal_each([(probe.raw(a), probe.raw(b)) for a, b in pairs if alike(a, b)]))
+    return [alike(a, b) and next(same) for a, b in pairs]
 
 
 def call_under_instruments(j: Judgement, inputs: Inputs, engines: Sequence[str]) -> None:
@@ -186,7 +197,8 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
                 held.append((number, name, tensor, tensor.clone()))
         recent = held[-HELD:] if number < trial.count else held
         j.executor.reread([kept for _, _, kept, _ in recent])
-        changed = next(((one, name) for one, name, kept, bits in recent if not _same_bits(kept, bits)), None)
+        same = _same_bits([(kept, bits) for _, _, kept, bits in recent])
+        changed = next(((one, name) for (one, name, *_), equal in zip(recent, same, strict=True) if not equal), None)
         if changed is not None:
             message = f"{changed[1]}: call {number} changed what call {changed[0]} had returned"
             j.find(Check.HELD, message, about=changed[1])

@@ -29,6 +29,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from touchstone import backends
+from touchstone.conformance.spec import layouts
 
 if sys.platform != "win32":
     import resource
@@ -397,14 +398,18 @@ class Watch(TorchDispatchMode):
 
     def broken(self) -> list[str]:
         """The guard bands that were written, one sentence each."""
-        found = []
-        for buffer, body, what in self._buffers:
-            for side, band in (("before", buffer[:GUARD_BYTES]), ("after", buffer[GUARD_BYTES + body :])):
-                touched = (band != GUARD).nonzero().flatten()
-                if touched.numel():
-                    where = "before an" if side == "before" else "past the end of an"
-                    found.append(f"{touched.numel()} bytes {where} allocation of {what} were written")
-        return found
+        bands = [
+            (band, f"{where} allocation of {what}")
+            for buffer, body, what in self._buffers
+            for band, where in (
+                (buffer[:GUARD_BYTES], "before an"),
+                (buffer[GUARD_BYTES + body :], "past the end of an"),
+            )
+        ]
+        written = layouts.numbers_of([(band != GUARD).sum() for band, _ in bands])
+        return [
+            f"{count} bytes {where} were written" for count, (_, where) in zip(written, bands, strict=True) if count
+        ]
 
 
 IN_ANOTHER_ORDER = " in another order"

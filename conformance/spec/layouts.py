@@ -10,8 +10,9 @@ by zero.)
 import math
 import mmap
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
 # Linux; absent from the mmap module before Python 3.13
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
+FILLED_ON_HOST = 2**20  # bytes of a buffer, up to which it is filled by the CPU: a copy takes less than kernels do
 GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16, 2e9 in int32
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
@@ -34,11 +36,39 @@ class BufferView:
     buffer: torch.Tensor
     written: torch.Tensor | None = None
 
-    def snapshot(self) -> torch.Tensor:
-        return (self.buffer if self.written is None else self.written).clone()
+    @property
+    def memory(self) -> torch.Tensor:
+        """All that was ever written."""
+        return self.buffer if self.written is None else self.written
 
-    def unchanged(self, snapshot: torch.Tensor) -> bool:
-        return torch.equal(self.buffer if self.written is None else self.written, snapshot)
+    def snapshot(self) -> torch.Tensor:
+        return self.memory.clone()
+
+
+def changed(placed: Mapping[str, BufferView | None], before: Mapping[str, torch.Tensor]) -> list[str]:
+    """The operands whose memory is not as it was `before`, by their snapshots."""
+    held = {name: one.memory for name, one in placed.items() if one is not None}
+    same = equal_each([(memory, before[name]) for name, memory in held.items()])
+    return [name for name, equal in zip(held, same, strict=True) if not equal]
+
+
+def equal_each(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
+    """Whether the two tensors of each pair, of one shape and dtype, have the same numbers."""
+    if len(pairs) > 1 and all(one.is_cuda for one, _ in pairs):
+        return _equal_by_one_answer(pairs)
+    return [torch.equal(one, other) for one, other in pairs]
+
+
+def _equal_by_one_answer(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
+    return [not found for found in numbers_of([(one != other).any() for one, other in pairs])]
+
+
+def numbers_of(values: Sequence[torch.Tensor]) -> list[Any]:
+    """The numbers of tensors of one element and dtype each. Those on one device are waited for once: on a GPU that
+    other processes share, each wait takes as long as their turns."""
+    if len({value.device for value in values}) > 1:
+        return [value.item() for value in values]
+    return torch.stack(list(values)).tolist() if values else []
 
 
 def surround(placed: BufferView, byte: int) -> bool:
@@ -216,7 +246,8 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device, integer
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
     body = -(-max(extent, 1) * item // GUARD_BYTES) * GUARD_BYTES
-    buffer = torch.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=device)
+    first = "cpu" if body <= FILLED_ON_HOST else device
+    buffer = torch.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=first)
     typed = buffer.view(values.dtype)
     if values.dtype in POISON:
         typed.fill_(POISON[values.dtype])
@@ -225,14 +256,14 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device, integer
         buffer.fill_(GAP_BYTE)
     else:
         typed.fill_(integer)
-    view = typed.as_strided(shape, strides, GUARD_BYTES // item + offset)
     if values.numel():
         narrow = values
         for axis, stride in enumerate(strides):
             if stride == 0 and shape[axis] > 1:
                 narrow = narrow.narrow(axis, 0, 1)
         typed.as_strided(tuple(narrow.shape), strides, GUARD_BYTES // item + offset).copy_(narrow)
-    return BufferView(view, buffer)
+    buffer = buffer.to(device, non_blocking=True)  # out of pageable memory, which is read before this returns
+    return BufferView(buffer.view(values.dtype).as_strided(shape, strides, GUARD_BYTES // item + offset), buffer)
 
 
 def _place_far(values: torch.Tensor, axis: int, device: str | torch.device) -> BufferView:

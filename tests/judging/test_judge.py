@@ -689,7 +689,7 @@ def test_the_first_call_of_a_trial(monkeypatch, late):
     j = Judgement(subject(softmax), CaseTrial(case()))
     first = judge._first_call(j, late=late)
     assert manners == [{"late": late}] and torch.equal(first.values["y"], softmax(first.inputs.arguments["x"]))
-    assert first.before.keys() == {"x"} and first.inputs.placed["x"].unchanged(first.before["x"])
+    assert first.before.keys() == {"x"} and layouts.changed(first.inputs.placed, first.before) == []
     assert j.subject.compared["right up to"] == 1 and j.subject.passed == [j.case]
     refuses = Judgement(subject(lambda x: 1 / 0), CaseTrial(case()))
     assert judge._first_call(refuses) is None and not refuses.subject.recent

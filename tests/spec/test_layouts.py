@@ -160,12 +160,16 @@ def test_everything_around_the_view_is_poison(name, shape, dtype):
     assert len(placed.buffer) - (max(reached) + 1) * item >= GUARD_BYTES
 
 
+def unchanged(placed, before):
+    return layouts.changed({"x": placed}, {"x": before}) == []
+
+
 @pytest.mark.parametrize(("name", "shape"), ALL)
 def test_a_write_anywhere_is_seen(name, shape):
     """In the operand, one element before and after it, in its gaps and at the ends of the buffer."""
     placed = place(sample(shape), name, "cpu")
     before = placed.snapshot()
-    assert placed.unchanged(before)
+    assert unchanged(placed, before)
     reached = covered(placed)
     gaps = set(range(min(reached), max(reached))) - reached
     spots = {
@@ -183,9 +187,9 @@ def test_a_write_anywhere_is_seen(name, shape):
     for spot in spots:
         kept = typed[spot].clone()
         typed[spot] = 7.0
-        assert not placed.unchanged(before), spot
+        assert not unchanged(placed, before), spot
         typed[spot] = kept
-        assert placed.unchanged(before)
+        assert unchanged(placed, before)
 
 
 @pytest.mark.parametrize(("axis", "others"), [(0, (5, 1)), (1, (5, 1)), (2, (4, 1))])
@@ -201,21 +205,45 @@ def test_512_bytes_on_either_side_of_an_operand_are_looked_at(at):
     placed = place(sample((3, 7)), "contiguous", "cpu")
     before = placed.snapshot()
     placed.buffer[start(placed) + at] ^= 1
-    assert not placed.unchanged(before)
+    assert not unchanged(placed, before)
 
 
 def test_a_nan_for_a_nan_is_seen():
     placed = place(sample((3, 7)), "sliced", "cpu")
     before = placed.snapshot()
     placed.buffer.view(torch.int32)[GUARD_BYTES // 4 + 8] = 0x7FC00001  # another NaN
-    assert not placed.unchanged(before)
+    assert not unchanged(placed, before)
+
+
+def test_several_operands_are_compared_at_once():
+    placed = {name: place(sample((3, 7)), "sliced", "cpu") for name in "abc"} | {"d": None}
+    before = {name: one.snapshot() for name, one in placed.items() if one is not None}
+    assert layouts.changed(placed, before) == []
+    placed["b"].buffer[-1] ^= 1
+    placed["c"].view[0, 0] = 5.0
+    assert layouts.changed(placed, before) == ["b", "c"]
+    pairs = [(one.buffer, before[name]) for name, one in placed.items() if one is not None]
+    empty = (torch.zeros(0, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8))
+    for equal in (layouts.equal_each, layouts._equal_by_one_answer):
+        assert equal([*pairs, empty]) == [True, False, False, True]
+    assert layouts.numbers_of([torch.tensor(3), torch.tensor(0)]) == [3, 0] and layouts.numbers_of([]) == []
+
+
+@pytest.mark.parametrize("limit", [0, 2**40])
+def test_a_buffer_is_the_same_wherever_it_is_filled(monkeypatch, limit):
+    """Here both are the CPU; what is filled first is copied as it is."""
+    plain = place(sample((3, 7)), "step", "cpu")
+    monkeypatch.setattr(layouts, "FILLED_ON_HOST", limit)
+    placed = place(sample((3, 7)), "step", "cpu")
+    assert torch.equal(placed.buffer, plain.buffer) and placed.view.stride() == plain.view.stride()
+    assert placed.view.data_ptr() - placed.buffer.data_ptr() == plain.view.data_ptr() - plain.buffer.data_ptr()
 
 
 def test_a_snapshot_is_a_copy():
     placed = place(sample((3, 7)), "contiguous", "cpu")
     before = placed.snapshot()
     placed.view.zero_()
-    assert not placed.unchanged(before)
+    assert not unchanged(placed, before)
     assert before.data_ptr() != placed.buffer.data_ptr()
 
 
