@@ -106,16 +106,19 @@ def check_returned(
     """Check what one call returned and what it did to its inputs; return the outputs by name, where their values could
     be compared: another shape may be that of terabytes, expanded from one element."""
     j.reached("input guards", "inputs unchanged")
-    for name in layouts.changed(inputs.placed, before):
+    plain = _of_the_right_form(j, inputs, values)
+    written, copies = layouts.changed_beside(inputs.placed, before, list(plain.values()))
+    for name in written:
         j.find(Check.INPUTS, f"{name} was written; inputs and the memory around them stay as they are", about=name)
     if isinstance(values, str):
         j.find(Check.RETURNS, values)
         return {}
+    on_host = dict(zip(plain, copies, strict=True))
     expected = expected_of(j.contract, inputs.case, j.subject.compute)
     verdicts = {}
     whole = True
     for name in filter(j.judges, j.contract.outputs):
-        verdict = check_output(j, inputs, name, values[name], expected[name])
+        verdict = check_output(j, inputs, name, values[name], expected[name], on_host.get(name))
         if verdict is not None:
             verdicts[name] = verdict
         elif expected[name] is not None:
@@ -125,14 +128,34 @@ def check_returned(
     return values if whole else {}
 
 
+def _of_the_right_form(j: Judgement, inputs: Inputs, values: dict[str, Any] | str) -> dict[str, torch.Tensor]:
+    """The outputs of plain tensors on a GPU that have as many elements as they should: those that may be copied."""
+    if isinstance(values, str):
+        return {}
+    return {
+        name: value
+        for name, value in values.items()
+        if type(value) is torch.Tensor
+        and value.is_cuda
+        and value.shape == torch.Size(j.contract.output_shape(name, inputs.case))
+    }
+
+
 def check_output(
-    j: Judgement, inputs: Inputs, name: str, got: Any, expected: budget.Expected | None
+    j: Judgement,
+    inputs: Inputs,
+    name: str,
+    got: Any,
+    expected: budget.Expected | None,
+    on_host: torch.Tensor | None = None,
 ) -> compare.Verdict | None:
-    """Check one output; return the verdict on its values where they can be compared."""
+    """Check one output, of which `on_host` may be a copy; return the verdict on its values where they can be
+    compared."""
     problems = check_form(j, inputs, name, got, absent=expected is None)
     if expected is None or not outputs.comparable(problems):
         return None
-    verdict = compare.compare(got, expected, j.case.torch_dtype, diagnosis.exact(j.contract, j.case, name))
+    given = got if on_host is None else on_host
+    verdict = compare.compare(given, expected, j.case.torch_dtype, diagnosis.exact(j.contract, j.case, name))
     j.outcome.fractions[name] = verdict.fraction
     compared = j.outcome.elements.setdefault(name, [0, 0])
     compared[0] += got.numel()

@@ -406,7 +406,7 @@ class Watch(TorchDispatchMode):
                 (buffer[GUARD_BYTES + body :], "past the end of an"),
             )
         ]
-        written = layouts.numbers_of([(band != GUARD).sum() for band, _ in bands])
+        written = map(int, layouts.fetched([(band != GUARD).sum() for band, _ in bands]))
         return [
             f"{count} bytes {where} were written" for count, (_, where) in zip(written, bands, strict=True) if count
         ]

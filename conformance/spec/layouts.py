@@ -12,7 +12,6 @@ import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
 # Linux; absent from the mmap module before Python 3.13
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
-FILLED_ON_HOST = 2**20  # bytes of a buffer, up to which it is filled by the CPU: a copy takes less than kernels do
+SMALL = 2**20  # bytes, up to which a buffer is filled by the CPU and then copied: that takes less than kernels do
 GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16, 2e9 in int32
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
@@ -47,28 +46,42 @@ class BufferView:
 
 def changed(placed: Mapping[str, BufferView | None], before: Mapping[str, torch.Tensor]) -> list[str]:
     """The operands whose memory is not as it was `before`, by their snapshots."""
+    return changed_beside(placed, before, [])[0]
+
+
+def changed_beside(
+    placed: Mapping[str, BufferView | None], before: Mapping[str, torch.Tensor], others: Sequence[torch.Tensor]
+) -> tuple[list[str], list[torch.Tensor]]:
+    """The same, and copies of other tensors on the CPU, waited for at once."""
     held = {name: one.memory for name, one in placed.items() if one is not None}
-    same = equal_each([(memory, before[name]) for name, memory in held.items()])
-    return [name for name, equal in zip(held, same, strict=True) if not equal]
+    if not all(tensor.is_cuda for tensor in (*held.values(), *others)):
+        same = equal_each([(memory, before[name]) for name, memory in held.items()])
+        return [name for name, equal in zip(held, same, strict=True) if not equal], [o.detach().cpu() for o in others]
+    found = fetched([*((memory != before[name]).any() for name, memory in held.items()), *others])
+    return [name for name, differs in zip(held, found, strict=False) if differs], found[len(held) :]
 
 
 def equal_each(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
     """Whether the two tensors of each pair, of one shape and dtype, have the same numbers."""
     if len(pairs) > 1 and all(one.is_cuda for one, _ in pairs):
-        return _equal_by_one_answer(pairs)
+        return [not bool(differs) for differs in fetched([(one != other).any() for one, other in pairs])]
     return [torch.equal(one, other) for one, other in pairs]
 
 
-def _equal_by_one_answer(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
-    return [not found for found in numbers_of([(one != other).any() for one, other in pairs])]
+def fetched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies on the CPU. A GPU is waited for once for all that are not large: if other processes share it, each wait
+    takes as long as their turns."""
+    on_host = [_sent(tensor.detach()) for tensor in tensors]
+    if any(tensor.is_cuda for tensor in tensors):
+        torch.cuda.current_stream().synchronize()
+    return on_host
 
 
-def numbers_of(values: Sequence[torch.Tensor]) -> list[Any]:
-    """The numbers of tensors of one element and dtype each. Those on one device are waited for once: on a GPU that
-    other processes share, each wait takes as long as their turns."""
-    if len({value.device for value in values}) > 1:
-        return [value.item() for value in values]
-    return torch.stack(list(values)).tolist() if values else []
+def _sent(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU, which may still be on its way."""
+    if not tensor.is_cuda or tensor.numel() * tensor.element_size() > SMALL:
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def surround(placed: BufferView, byte: int) -> bool:
@@ -246,7 +259,7 @@ def place(values: torch.Tensor, layout: str, device: str | torch.device, integer
     item = values.element_size()
     extent = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n > 0) + 1
     body = -(-max(extent, 1) * item // GUARD_BYTES) * GUARD_BYTES
-    first = "cpu" if body <= FILLED_ON_HOST else device
+    first = "cpu" if body <= SMALL else device
     buffer = torch.empty(body + 2 * GUARD_BYTES, dtype=torch.uint8, device=first)
     typed = buffer.view(values.dtype)
     if values.dtype in POISON:

@@ -110,14 +110,18 @@ def never(*args, **kwargs):
     return []
 
 
+def none_changed(placed, before, others):
+    return [], list(others)
+
+
 @contextlib.contextmanager
 def no_poison(*args):
     yield
 
 
 WITHOUT = {
-    "inputs": (zeroes_its_input, layouts, "changed", never),
-    "guards around inputs": (writes_before_its_input, layouts, "changed", never),
+    "inputs": (zeroes_its_input, layouts, "changed_beside", none_changed),
+    "guards around inputs": (writes_before_its_input, layouts, "changed_beside", none_changed),
     "allocator poison": (adds_to_fresh_memory, probe, "poison", no_poison),
     "poison around inputs": (reads_past_its_input, layouts, "POISON", {}),
     "global state": (leaves_the_default_dtype, probe.State, "changes", lambda self: ([], [])),

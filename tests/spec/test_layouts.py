@@ -224,16 +224,17 @@ def test_several_operands_are_compared_at_once():
     assert layouts.changed(placed, before) == ["b", "c"]
     pairs = [(one.buffer, before[name]) for name, one in placed.items() if one is not None]
     empty = (torch.zeros(0, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8))
-    for equal in (layouts.equal_each, layouts._equal_by_one_answer):
-        assert equal([*pairs, empty]) == [True, False, False, True]
-    assert layouts.numbers_of([torch.tensor(3), torch.tensor(0)]) == [3, 0] and layouts.numbers_of([]) == []
+    assert layouts.equal_each([*pairs, empty]) == [True, False, False, True]
+    written, copies = layouts.changed_beside(placed, before, [placed["a"].view, torch.tensor(3)])
+    assert written == ["b", "c"] and torch.equal(copies[0], sample((3, 7))) and int(copies[1]) == 3
+    assert [int(x) for x in layouts.fetched([torch.tensor(3), torch.tensor(0)])] == [3, 0]
 
 
 @pytest.mark.parametrize("limit", [0, 2**40])
 def test_a_buffer_is_the_same_wherever_it_is_filled(monkeypatch, limit):
     """Here both are the CPU; what is filled first is copied as it is."""
     plain = place(sample((3, 7)), "step", "cpu")
-    monkeypatch.setattr(layouts, "FILLED_ON_HOST", limit)
+    monkeypatch.setattr(layouts, "SMALL", limit)
     placed = place(sample((3, 7)), "step", "cpu")
     assert torch.equal(placed.buffer, plain.buffer) and placed.view.stride() == plain.view.stride()
     assert placed.view.data_ptr() - placed.buffer.data_ptr() == plain.view.data_ptr() - plain.buffer.data_ptr()
