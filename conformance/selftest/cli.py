@@ -35,6 +35,9 @@ def add(commands: Any) -> None:
         help="judge one in N of the mutants and of the known-good kernels of each op (default: 1, all of them)",
     )
     selftest.add_argument(
+        "--known-good", action="store_true", help="judge the known-good kernels alone: are there false alarms?"
+    )
+    selftest.add_argument(
         "--compare", action="store_true", help="also evaluate the mutants with other projects' tolerances"
     )
     selftest.add_argument(
@@ -62,7 +65,9 @@ def run(options: argparse.Namespace) -> Status:
     shared.positive("--jobs", options.jobs)
     shared.positive("--sample", options.sample)
     options.recording.concerns("cpu", options.level, options.seed or 0)
-    found = selftest.run(ops, options.level, options.seed or 0, options.jobs, sample=options.sample)
+    found = selftest.run(
+        ops, options.level, options.seed or 0, options.jobs, sample=options.sample, known_good=options.known_good
+    )
     if options.matrix or len(found) == 1:
         for result in found:
             show(result.matrix())

@@ -42,17 +42,24 @@ T = TypeVar("T")
 
 
 def judge_op(
-    op: str, level: str, seed: int = 0, whole: bool = True, sample: int = 1, part: tuple[int, int] = (0, 1)
+    op: str,
+    level: str,
+    seed: int = 0,
+    whole: bool = True,
+    sample: int = 1,
+    part: tuple[int, int] = (0, 1),
+    known_good: bool = False,
 ) -> OpResult:
-    """Judge one in `sample` of the mutants and known-good kernels of `op`, one after another, in children of this
-    process; of those the `part` (i, n), every n-th from number i on.
+    """Judge one in `sample` of the mutants and known-good kernels of `op`, with `known_good` of those alone, one after
+    another, in children of this process; of those the `part` (i, n), every n-th from number i on.
 
     Not `whole`: trials by their cost, and a mutant is left when two have killed it.
     """
     torch.set_num_threads(1)
     found, notes = _planted(op)
+    found = [one for one in found if one.is_known_good or not known_good]
     found = sampled(op, found, sample)[part[0] :: part[1]]
-    result = OpResult(op, level, seed, notes=notes, whole=whole)
+    result = OpResult(op, level, seed, notes=notes, whole=whole and not known_good)
     trials, _ = trials_of(Subject(op, not_called, "planted", f"planted@{DEVICE}", DEVICE), level, seed)
     result.families_of = {trial.id: families(trial) for trial in trials}
     result.families = list(dict.fromkeys(family for trial in trials for family in families(trial)))
@@ -206,17 +213,24 @@ def judge_planted(
 
 
 def run(
-    ops: Sequence[str], level: str, seed: int = 0, jobs: int | None = None, whole: bool | None = None, sample: int = 1
+    ops: Sequence[str],
+    level: str,
+    seed: int = 0,
+    jobs: int | None = None,
+    whole: bool | None = None,
+    sample: int = 1,
+    known_good: bool = False,
 ) -> list[OpResult]:
-    """Judge one in `sample` of the mutants and known-good kernels of `ops`, one process per op, `jobs` at a time (None:
-    one per core); above level quick fewer ops than that are divided, so that each process has a part of one.
+    """Judge one in `sample` of the mutants and known-good kernels of `ops`, with `known_good` of those alone, one
+    process per op, `jobs` at a time (None: one per core); above level quick fewer ops than that are divided, so that
+    each process has a part of one.
 
     `whole` (None: above level quick, and for one op): every mutant on all its trials, not only until two have killed
     it.
     """
     if whole is None:
         whole = level != "quick" or len(ops) == 1
-    work = partial(judge_op, level=level, seed=seed, whole=whole, sample=sample)
+    work = partial(judge_op, level=level, seed=seed, whole=whole, sample=sample, known_good=known_good)
     jobs = jobs or multiprocessing.cpu_count()
     parts = 1 if level == "quick" else max(1, jobs // max(1, len(ops)))
     if parts == 1:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import time
 from collections import Counter
 
@@ -240,6 +241,16 @@ def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatc
     selftest.run(["softmax", "matmul"], "quick", whole=True)
     selftest.run(["softmax", "matmul"], "default", jobs=2)
     assert wholes == [True, False, True, True]
+
+
+def test_of_known_good_kernels_alone_false_alarms_are_told(monkeypatch, capsys):
+    plant(monkeypatch, WRONG, RIGHT, UNSEEN)
+    assert main(["selftest", "--op", "softmax", "--known-good", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^all +0 +0 +0 +1 +\d+ +0 +- +-", out, re.MULTILINE) and "kills nothing" not in out
+    plant(monkeypatch, WRONG, ACCUSED)
+    assert main(["selftest", "--op", "softmax", "--known-good", "--jobs", "1"]) == 1
+    assert "the known-good kernel accused is rejected" in capsys.readouterr().out
 
 
 def test_the_parts_of_an_op_join_to_what_one_process_finds(monkeypatch):
