@@ -652,7 +652,7 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         yield "not divided by its sum", lambda o: (o.args[0] - o.args[0].amax(dim, keepdim=True)).exp()
     for tile in _cut(size):
         whole_tiles = size // tile * tile
-        beyond = _beyond(tile, size, tree=name != "softmax")
+        beyond = _beyond(tile, size, tree=name != "softmax" and size <= TILES[-1])
         yield f"without the last {size % tile} of {size}{beyond}", partial(_of_part, dim, 0, whole_tiles)
     lost = [] if name == "softmax" or size > TILES[-1] else _lost_by_halves(size)
     if lost and lost[0] != size - len(lost):  # else it is what lies beyond whole tiles

@@ -129,13 +129,14 @@ def check_returned(
 
 
 def _of_the_right_form(j: Judgement, inputs: Inputs, values: dict[str, Any] | str) -> dict[str, torch.Tensor]:
-    """The outputs of plain tensors on a GPU that have as many elements as they should: those that may be copied."""
+    """The outputs that are judged, plain tensors on a GPU, of the right shape: those that may be copied."""
     if isinstance(values, str):
         return {}
     return {
         name: value
         for name, value in values.items()
-        if type(value) is torch.Tensor
+        if j.judges(name)
+        and type(value) is torch.Tensor
         and value.is_cuda
         and value.shape == torch.Size(j.contract.output_shape(name, inputs.case))
     }
