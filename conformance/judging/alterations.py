@@ -30,6 +30,7 @@ WARP = 32
 LISTED = 40  # characters of a list of indices, at most
 PARTS = (2, 3, 4, 8, 16, 32)  # of a sum, that are added up by themselves
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+KEYS = (16, 32, 64, 128)  # of a tile, in a kernel that goes over keys
 
 
 def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
@@ -137,7 +138,7 @@ def _not_rescaled(plain: Run) -> Iterator[Alteration]:
     sizes = {o.args[0].shape[axis] for o, axis in found}
     if {o.site[1] for o, _ in found} != {"softmax", "logsumexp"} or len(sizes) > 1:
         return
-    for tile in (tile for tile in TILES if tile < max(sizes)):
+    for tile in (tile for tile in KEYS if tile < max(sizes)):
         for what, of_softmax in (
             ("the sums are", _not_scaled),
             ("neither the sums nor what they weigh are", _all_kept),

@@ -693,29 +693,34 @@ def test_reductions_of_one_line_change_together():
 
 
 def test_a_softmax_and_its_logarithm_by_running_sums_change_together():
-    """Over tiles of 2: what a loop gives that leaves out the rescaling of the sum, or of all."""
+    """Over tiles of 16: what a loop gives that leaves out the rescaling of the sum, or of all."""
+    x = torch.randn(2, 40, dtype=F64, generator=torch.Generator().manual_seed(0)).sort(1).values
 
     def by_tiles(of_weighed):
-        largest, total, weighed = torch.full((2,), -math.inf, dtype=F64), torch.zeros(2, dtype=F64), torch.zeros(2, 5)
-        for start in range(0, 5, 2):
-            here = FIVE[:, start : start + 2]
+        largest, total = torch.full((2,), -math.inf, dtype=F64), torch.zeros(2, dtype=F64)
+        weighed = torch.zeros(2, 40, dtype=F64)
+        for start in range(0, 40, 16):
+            here = x[:, start : start + 16]
             most = torch.maximum(largest, here.amax(1))
             addends = (here - most[:, None]).exp()
             if of_weighed:
-                weighed = weighed * (largest - most).exp()[:, None]
-            weighed = weighed.double()
-            weighed[:, start : start + 2] = addends
+                weighed *= (largest - most).exp()[:, None]
+            weighed[:, start : start + 16] = addends
             total, largest = total + addends.sum(1), most
         return weighed / total[:, None] + (largest + total.log())[:, None]
 
-    found, _ = tried(lambda x: torch.softmax(x, -1) + torch.logsumexp(x, -1, keepdim=True), {"x": FIVE})
-    text = "the softmax were by running sums: {} scaled anew where the running maximum grows, in tiles of 2"
+    def reference(x):
+        return torch.softmax(x, -1) + torch.logsumexp(x, -1, keepdim=True)
+
+    found, _ = tried(reference, {"x": x})
+    text = "the softmax were by running sums: {} scaled anew where the running maximum grows, in tiles of 16"
     assert same(found[text.format("the sums are")], by_tiles(of_weighed=True))
     assert same(found[text.format("neither the sums nor what they weigh are")], by_tiles(of_weighed=False))
     assert not same(by_tiles(of_weighed=True), by_tiles(of_weighed=False))
     for alone in (lambda x: torch.softmax(x, -1), lambda x: torch.logsumexp(x, -1)):
-        assert not any(words.startswith("the softmax were") for words in tried(alone, {"x": FIVE})[0])
-    hidden = torch.cat([torch.full((2, 2), -math.inf, dtype=F64), FIVE], 1)
+        assert not any(words.startswith("the softmax were") for words in tried(alone, {"x": x})[0])
+    assert not any(words.startswith("the softmax were") for words in tried(reference, {"x": x[:, :16]})[0])
+    hidden = torch.cat([torch.full((2, 16), -math.inf, dtype=F64), x], 1)
     found, _ = tried(lambda x: torch.softmax(x, -1) + 0 * torch.logsumexp(x, -1, keepdim=True), {"x": hidden})
     assert bool(found[text.format("neither the sums nor what they weigh are")].isfinite().all())
 
