@@ -108,14 +108,15 @@ def misread(
     found: list[str] = []
     changes: dict[str, Change] = {}
     of_counts = {text for text, _ in _counts(contract, case, exact)}  # who reads them wrong has few elements right
-    for text, change in itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact)):
+    every = itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact))
+    for text, change in () if _is_nothing(got[bad]) else every:
         if time.monotonic() > end or len(found) == FOUND:
             break
         theirs = _answer(contract, case, output, change)
         where = None if theirs is None else _explained(theirs, got, bad, case)
         if theirs is None or where is None or not _apart(theirs, right, bad, case):
             continue
-        if (where and text in of_counts) or ((where or text.endswith(" were 0")) and _is_nothing(got[bad])):
+        if where and text in of_counts:
             continue
         if not all(_explains(contract, case, name, change, *wrong) for name, wrong in (beside or {}).items()):
             continue
@@ -134,8 +135,8 @@ def misread(
 
 
 def _is_nothing(wrong: torch.Tensor) -> bool:
-    """Whether all wrong elements are one number that stands for nothing: in some slices any change that leaves them
-    without terms gives that."""
+    """Whether all wrong elements are one number that stands for nothing: any change that leaves them without terms
+    gives that."""
     one = bool(wrong.isnan().all()) or bool((wrong == wrong[0]).all())
     return one and (float(wrong[0]) == 0 or not math.isfinite(wrong[0]))
 

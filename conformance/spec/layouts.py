@@ -19,7 +19,7 @@ FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
 # Linux; absent from the mmap module before Python 3.13
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
-SMALL = 2**20  # bytes, up to which a buffer is filled by the CPU and then copied: that takes less than kernels do
+SMALL = 2**20  # bytes, up to which the CPU fills a buffer for a GPU, and gets a tensor of it by way of pinned memory
 GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16, 2e9 in int32
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
@@ -69,8 +69,8 @@ def equal_each(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]
 
 
 def fetched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies on the CPU. A GPU is waited for once for all that are not large: if other processes share it, each wait
-    takes as long as their turns."""
+    """The tensors on the CPU: copies of those of a GPU, which is waited for once for all that are not large. If other
+    processes share it, each wait takes as long as their turns."""
     on_host = [_sent(tensor.detach()) for tensor in tensors]
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.current_stream().synchronize()
@@ -78,7 +78,7 @@ def fetched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, which may still be on its way."""
+    """A tensor on the CPU, the copy of one of a GPU, which may still be on its way."""
     if not tensor.is_cuda or tensor.numel() * tensor.element_size() > SMALL:
         return tensor.cpu()
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

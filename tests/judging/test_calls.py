@@ -886,6 +886,21 @@ def test_a_call_gives_outputs_to_go_on_with_where_each_has_its_form(monkeypatch)
     assert call.check_returned(j, inputs, before, none) is none and not messages(j)
 
 
+def test_outputs_that_were_copied_are_compared_by_their_copies(monkeypatch):
+    """As those of a GPU are, which is waited for once for all of them and for what was done to the operands."""
+    j = judgement()
+    inputs, before, values = first_call(j)
+    assert call._of_the_right_form(j, inputs, values) == {}  # nothing is on a GPU
+    monkeypatch.setattr(call, "_of_the_right_form", lambda j, inputs, values: values)
+    copies, compared = [values["y"].clone()], []
+    monkeypatch.setattr(call.layouts, "changed_beside", lambda placed, before, others: (["x"], copies))
+    compare = call.compare.compare
+    monkeypatch.setattr(call.compare, "compare", lambda got, *rest: compared.append(got) or compare(got, *rest))
+    assert call.check_returned(j, inputs, before, values) is values
+    assert len(compared) == 1 and compared[0] is copies[0]
+    assert len(messages(j)) == 1 and "x was written" in messages(j)[0]
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_what_a_diagnosis_may_call(monkeypatch, again):
     """The kernel on other cases, with the longest sums, with other NaN; once all of that costs too much, nothing."""

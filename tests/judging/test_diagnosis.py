@@ -1323,6 +1323,31 @@ def test_elements_at_other_places_are_those_of_the_answer_within_its_tolerance(o
         assert found == (text if told else None)
 
 
+def test_that_nan_is_not_unwritten_memory_is_no_cause():
+    """It keeps nobody from looking for one; what is a cause does."""
+    case = replace(case_of(3, 8), values="large")
+
+    def no_maximum(x):
+        e = torch.exp(x.float())
+        return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+    assert "the maximum is not subtracted" in diagnose(no_maximum, case, causes={"y": diagnosis.NAN})
+    assert "maximum" not in diagnose(no_maximum, case, causes={"y": diagnosis.NOT_ZEROED})
+
+
+def test_nan_beyond_a_bound_is_said_to_be_what_overflows():
+    case = plain_case(registry.contract("glu"), "float32", "normal", size=dict(rows=3, cols=33))
+    case = replace(case, params=(("activation", "sigmoid"),))
+
+    def fn(gate, up, *, activation):
+        return torch.where(gate > 50, bad, torch.sigmoid(gate)) * up
+
+    bad = torch.tensor(math.nan)
+    assert "(right up to" in (told := diagnose(fn, case)) and "overflows: inf/inf or inf - inf" in told
+    bad = torch.tensor(0.5)
+    assert "overflows" not in diagnose(fn, case)
+
+
 def test_the_values_in_another_order_are_told_where_the_two_least_are_equal():
     answer = torch.tensor([7.0, 1.0, 1.0, 5.0, 3.0, 4.0], dtype=torch.float64)
     tolerance = torch.full_like(answer, 1e-3)
