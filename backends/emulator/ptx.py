@@ -547,6 +547,10 @@ def _nanosleep(s: _Statement, words: list[str], ops: list[str]) -> str:
     return "ts_pause();"
 
 
+def _createpolicy(s: _Statement, words: list[str], ops: list[str]) -> str:
+    return s.put(ops[0], "0ull")  # of the L2 cache, which there is none of
+
+
 def _trap(s: _Statement, words: list[str], ops: list[str]) -> str:
     return "__trap();"
 
@@ -789,6 +793,7 @@ _MAKERS: dict[str, Callable[[_Statement, list[str], list[str]], str]] = {
     "activemask": _activemask,
     "cvta": _cvta,
     "nanosleep": _nanosleep,
+    "createpolicy": _createpolicy,
     "trap": _trap,
     "cp": _cp,
     "ldmatrix": _ldmatrix,

@@ -181,6 +181,7 @@ MADE = {  # by instruction
     "cvta.to.shared.u64 d0, d1": "{ set(d0, __cvta_generic_to_shared(cast<void*>(as<uint64_t>(d1)))); }",
     "cvta.shared.u64 d0, d1": "{ set(d0, cast<uint64_t>(shared(as<uint64_t>(d1)))); }",
     "nanosleep.u32 100": "{ ts_pause(); }",
+    "createpolicy.fractional.L2::evict_last.b64 d0, 0f3F800000": "{ set(d0, 0ull); }",
     "trap": "{ __trap(); }",
     "prefetch.global.L2 [d0]": "{  }",
     "griddepcontrol.wait": "{  }",

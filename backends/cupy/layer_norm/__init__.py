@@ -8,13 +8,15 @@ vectorised: as many threads as the row needs hold it, in accesses of 16 bytes wh
 staged: blocks that stay hold row after row, the next ones on their way to shared memory meanwhile [gupta2012]
 cluster: a row in the shared memory of a cluster's blocks, whose warps tell one another what they found, and beside them
   those of other rows [guo2025]
+teams: clusters that stay, whose blocks keep what rows are multiplied by; teams of their threads take rows by turns
+  [guo2025]
 """
 
 import torch
 
 from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.norms import threads
-from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, sharing, staying, warp_grid
+from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, in_teams, sharing, staying, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.variants import variant
 
@@ -23,6 +25,7 @@ _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 _staged = Module(__file__, "staged.cu")
 _cluster = Module(__file__, "cluster.cu")
+_teams = Module(__file__, "teams.cu")
 
 
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
@@ -111,6 +114,22 @@ def cluster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
     if y.numel():
         operands = (x, weight, bias, y, *_strides(x, weight, bias), cols, eps)
         _cluster.launch("layer_norm_cluster", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+    return y
+
+
+@variant(needs="sm_90a")
+def teams(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 131072 columns, 65536 of float32, and rows that are no whole vectors of 16 bytes. Source:
+    [guo2025].
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    grid = in_teams(rows, cols, x, weight, bias)
+    if y.numel():
+        operands = (x, weight, bias, y, x.stride(0), *_strides(x, weight, bias)[2:], rows, cols, eps)
+        _teams.launch("layer_norm_teams", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
     return y
 
 

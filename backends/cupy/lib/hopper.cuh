@@ -129,6 +129,15 @@ __device__ inline void copy_in(void* shared, const void* global, int bytes, Barr
                  : "memory");
 }
 
+// The same of lines that are the last to leave the L2 cache: what is written meanwhile does not put them out of it.
+__device__ inline void copy_in_kept(void* shared, const void* global, int bytes, Barrier* barrier) {
+    unsigned long long policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+                 : "memory");
+}
+
 // Starts copying the map's box at column x and row y to shared memory, with zeros for what is outside of the matrix;
 // all bytes of the box count at the barrier.
 __device__ inline void copy_in(void* shared, const TensorMap& map, int x, int y, Barrier* barrier) {

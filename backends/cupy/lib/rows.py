@@ -6,6 +6,7 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
+from touchstone.backends.cupy.runtime.clusters import at_once
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, shared_limit
 
 _NARROW = 512  # columns of a row that may as well move an element at a time
@@ -64,7 +65,7 @@ class Grid(NamedTuple):
     """A grid of `blocks` of `threads` threads, and the other options of their launch."""
 
     blocks: int
-    threads: int
+    threads: int | tuple[int, int]
     options: dict[str, Any]
 
 
@@ -105,6 +106,31 @@ def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
     aligned = int(vector_width(*operands) > 1)
     definitions = {"VECTORS": vectors, "CLUSTER": cluster, "ALIGNED": aligned, "THREADS": size, "BESIDE": beside}
     return Grid(blocks(rows * cluster), size, {"shared": line, "arch": "sm_90a", **definitions})
+
+
+def in_teams(rows: int, cols: int, x: torch.Tensor, *weights: torch.Tensor | None) -> Grid:
+    """For team_rows.cuh: clusters of two to eight blocks, as many as run at once, which keep the weights.
+
+    Declines more columns than they hold, 131072 of 16 bits or 65536 of 32, and rows that are no whole aligned vectors of
+    16 bytes.
+    """
+    if vector_width(x) == 1:
+        raise Unsupported("rows that are not cut into aligned vectors of 16 bytes, which the copy engine takes")
+    lanes, across = 16 // x.element_size(), 128
+    cluster = 2
+    while cluster < 8 and cols > cluster * across * 8 * lanes:
+        cluster *= 2
+    at_most(cols, cluster * across * 16 * lanes, f"cluster of {cluster} blocks")
+    part = max(-(-cols // cluster), 1)
+    size = threads(part, 8 * lanes, across)
+    vectors = -(-part // (size * lanes))
+    line = vectors * size * 16  # bytes of a row that a block holds
+    # More than 96 KB on their way to a multiprocessor are slower: 0.82 of a copy with 128 KB in place of 0.95.
+    teams = 6 if vectors <= 8 else 3
+    aligned = int(vector_width(*weights) > 1)
+    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "KEPT_ALIGNED": aligned, "THREADS": size, "TEAMS": teams}
+    options = {"shared": (len(weights) + teams) * line, "arch": "sm_90a", **definitions}
+    return Grid(min(rows, at_once(x.device, cluster)) * cluster, (size, teams), options)
 
 
 def _shifted(operands: tuple[torch.Tensor | None, ...]) -> bool:

@@ -21,7 +21,7 @@ struct SharedRow {
             if (threadIdx.x == 0) {
                 const int bytes = max(0, min(own, static_cast<int>(blockDim.x) * columns)) * int(sizeof(ELEMENT));
                 barrier_expect(&come, bytes);
-                if (bytes > 0) copy_in(shared, x, bytes, &come);
+                if (bytes > 0) copy_in_kept(shared, x, bytes, &come);
             }
             barrier_wait(&come, 0);
         } else {

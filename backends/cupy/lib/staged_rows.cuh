@@ -2,6 +2,9 @@
 // of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads of
 // each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
 #pragma once
+#ifndef TEAMS
+#define TEAMS 1  // rows that a block of a cluster holds, one by the threads of each threadIdx.y
+#endif
 #include "norms.cuh"
 #include "ptx.cuh"
 #if CLUSTER > 1
@@ -62,8 +65,8 @@ __device__ inline void store_values(ELEMENT* row, int col, int cols, const float
 // What the warps of a cluster's blocks tell every block, in turns, counts at its barriers, which take turns too. The
 // cluster's own barrier would wait for all stores to global memory and empty the L1 cache, row after row.
 __device__ inline Barrier* told() {
-    __shared__ Barrier barriers[2];
-    return barriers;
+    __shared__ Barrier barriers[TEAMS][2];
+    return barriers[TEAMS == 1 ? 0 : threadIdx.y];
 }
 
 // Says that this block has begun, before which it may not be told anything: whoever tells waits, by cluster_wait.
