@@ -22,7 +22,7 @@ __device__ inline Moments joined(Moments own, float count, float all) {
     return {mean, warp_sum(own.squares + count * apart * apart)};
 }
 
-// Columns of the warp of that number, of all warps of a row.
+// Columns of the warp of that number, of all of a row.
 __device__ inline int columns_of_warp(int number, int cols) {
     const int first = (number / warps * part + number % warps * 32) * lanes;
     int sum = 0;
@@ -41,21 +41,24 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * TEAMS, 1) lay
     __syncthreads();
     cluster_wait();
     int turn = 0, held = 0;  // the thread's columns
-    for (int r = 0; r < VECTORS; ++r) held += column(r) < own ? lanes : 0;
-    const float of_warp = warp_sum(held), of_lane = columns_of_warp(threadIdx.x % 32, cols);
+#pragma unroll
+    for (int r = 0; r < VECTORS; ++r) held += staying.has(r) ? lanes : 0;
+    const float of_warp = WHOLE ? 32 * columns : warp_sum(held);
+    const float of_lane = columns_of_warp(threadIdx.x % 32, cols);
     Values values[VECTORS];
     while (staying.next(values)) {
         Moments moments;
 #pragma unroll
         for (int r = 0; r < VECTORS; ++r) {
-            if (column(r) < own) moments = joined(moments, r * lanes, values[r]);
+            if (staying.has(r)) moments = joined(moments, r * lanes, values[r]);
+            in_order(values[r]);
         }
-        keep_packed(values);
         moments = joined(moments, held, of_warp);
         float numbers[2] = {moments.mean, moments.squares};
         exchange(numbers, turn);
         moments = joined({numbers[0], numbers[1]}, of_lane, cols);
         const float mean = moments.mean, rstd = rsqrtf(moments.squares / cols + eps);
+        uint4* const target = staying.of(y, cols);
 #pragma unroll
         for (int r = 0; r < VECTORS; ++r) {
             in_order(values[r]);
@@ -63,7 +66,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * TEAMS, 1) lay
             float out[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; ++i) out[i] = (values[r][i] - mean) * rstd * w[i] + b[i];
-            store_values(y + staying.row * cols + begin, column(r), own, out);
+            staying.put(target, r, out);
         }
     }
 }

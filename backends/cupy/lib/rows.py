@@ -128,7 +128,9 @@ def in_teams(rows: int, cols: int, x: torch.Tensor, *weights: torch.Tensor | Non
     # More than 96 KB on their way to a multiprocessor are slower: 0.82 of a copy with 128 KB in place of 0.95.
     teams = 6 if vectors <= 8 else 3
     aligned = int(vector_width(*weights) > 1)
-    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "KEPT_ALIGNED": aligned, "THREADS": size, "TEAMS": teams}
+    whole = int(cols == cluster * vectors * size * lanes)
+    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "THREADS": size, "TEAMS": teams}
+    definitions |= {"KEPT_ALIGNED": aligned, "WHOLE": whole}
     options = {"shared": (len(weights) + teams) * line, "arch": "sm_90a", **definitions}
     return Grid(min(rows, at_once(x.device, cluster)) * cluster, (size, teams), options)
 

@@ -11,7 +11,7 @@ struct SharedRow {
     // The copy engine brings it, past the L1 cache. That is emptied when a thread has waited at the cluster's barrier,
     // and what any block of the multiprocessor has on its way through it is sent for once more.
     __device__ inline SharedRow(const ELEMENT* x, long long x_row, long long x_col, int cols, uint4* shared) :
-        row(blockIdx.x / CLUSTER), begin(blockIdx.x % CLUSTER * blockDim.x * columns), own(cols - begin),
+        row(blockIdx.x / CLUSTER), begin(blockIdx.x % CLUSTER * across() * columns), own(cols - begin),
         mine(shared + threadIdx.x) {
         __shared__ Barrier come;
         x += row * x_row + begin * x_col;
@@ -19,7 +19,7 @@ struct SharedRow {
         begin_in_cluster();
         if constexpr (ALIGNED) {
             if (threadIdx.x == 0) {
-                const int bytes = max(0, min(own, static_cast<int>(blockDim.x) * columns)) * int(sizeof(ELEMENT));
+                const int bytes = max(0, min(own, across() * columns)) * int(sizeof(ELEMENT));
                 barrier_expect(&come, bytes);
                 if (bytes > 0) copy_in_kept(shared, x, bytes, &come);
             }
@@ -27,7 +27,7 @@ struct SharedRow {
         } else {
 #pragma unroll 2
             for (int r = 0; r < VECTORS; ++r) {
-                shared[threadIdx.x + r * blockDim.x] = load_elements(x, x_col, column(r), own);
+                shared[threadIdx.x + r * across()] = load_elements(x, x_col, column(r), own);
             }
         }
         cluster_wait();
@@ -35,7 +35,7 @@ struct SharedRow {
 
     // The thread's r-th vector, zeros beyond the row's end.
     __device__ inline Values operator[](int r) const {
-        return {column(r) < own ? mine[r * blockDim.x] : uint4{0, 0, 0, 0}};
+        return {column(r) < own ? mine[r * across()] : uint4{0, 0, 0, 0}};
     }
 
     // Between two passes: the compiler would keep in registers what the first has read.

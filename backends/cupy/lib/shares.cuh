@@ -10,7 +10,7 @@ template <int count> struct Shares {
 // `other` where a row has fewer warps. Two halves of `numbers` take turns as in row_sums.
 template <int count> __device__ inline Shares<count> share(const float (&values)[count], float other, int& turn) {
     __shared__ float numbers[2][count][32 * CLUSTER];
-    const int half = turn % 2, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int half = turn % 2, lane = threadIdx.x % 32, warps = across() / 32;
     const int own = blockIdx.x % CLUSTER * warps + threadIdx.x / 32;
 #if CLUSTER > 1
     tell(numbers, own, values, turn);

@@ -17,8 +17,14 @@
 constexpr int lanes = lanes_of<ELEMENT>, columns = VECTORS * lanes;  // of a vector; of a thread
 using Values = Vector<ELEMENT, lanes>;
 
+#ifdef THREADS
+__device__ constexpr int across() { return THREADS; }  // a row's threads in a block
+#else
+__device__ inline int across() { return blockDim.x; }
+#endif
+
 // The column, within the block's part of a row, with which the thread's r-th vector begins.
-__device__ inline int column(int r) { return (r * blockDim.x + threadIdx.x) * lanes; }
+__device__ inline int column(int r) { return (r * across() + int(threadIdx.x)) * lanes; }
 
 __device__ inline uint4 load_elements(const ELEMENT* row, long long stride, int col, int cols) {
     ELEMENT elements[lanes];
@@ -85,7 +91,7 @@ __device__ inline void begin_in_cluster() {
 template <int count, int places>
 __device__ inline void tell(float (&numbers)[2][count][places], int own, const float (&values)[count], int& turn) {
     const int half = turn % 2, parity = turn / 2 % 2, lane = threadIdx.x % 32;
-    if (threadIdx.x == 0) barrier_expect(&told()[half], CLUSTER * (blockDim.x / 32) * count * sizeof(float));
+    if (threadIdx.x == 0) barrier_expect(&told()[half], CLUSTER * (across() / 32) * count * sizeof(float));
     if (lane < CLUSTER) {
 #pragma unroll
         for (int i = 0; i < count; ++i) cluster_store(&numbers[half][i][own], lane, values[i], &told()[half]);

@@ -2,7 +2,7 @@
 // that of its next row on its way to shared memory; teams of one number, in all blocks of a cluster, have one row. What
 // all rows are multiplied by, or what is added to them, stays in shared memory.
 #pragma once
-#define ALIGNED 1  // the rows; KEPT_ALIGNED: the weights
+#define ALIGNED 1  // the rows; KEPT_ALIGNED: the weights; WHOLE: the blocks have as many columns each
 #include "staged_rows.cuh"
 
 constexpr int part = VECTORS * THREADS;  // vectors of a row that a block holds
@@ -19,15 +19,15 @@ __device__ inline void in_order(Values& value) {
 
 struct TeamRows {
     const ELEMENT* x;
-    long long x_row, rows, step, row;  // `row`: the one whose values `next` gave
-    int begin, own, parity = 0;        // the columns before the block's; those from there on
+    long long x_row, rows, row;         // `row`: the one whose values `next` gave
+    int step, begin, own, parity = 0;  // the columns before the block's; those from there on
     uint4* place;
 
     __device__ inline TeamRows(const ELEMENT* x, long long x_row, long long rows, int cols, uint4* shared) :
         x_row(x_row), rows(rows), begin(blockIdx.x % CLUSTER * part * lanes), own(cols - begin),
         place(shared + threadIdx.y * part) {
-        const long long clusters = gridDim.x / CLUSTER;
-        step = clusters * TEAMS, row = blockIdx.x / CLUSTER + threadIdx.y * clusters - step;
+        const int clusters = gridDim.x / CLUSTER;
+        step = clusters * TEAMS, row = int(blockIdx.x / CLUSTER + threadIdx.y * clusters) - step;
         this->x = x + begin;
         if (threadIdx.x == 0) barrier_init(come(), 1);
         begin_in_cluster();
@@ -54,11 +54,28 @@ struct TeamRows {
         parity ^= 1;
 #pragma unroll
         for (int r = 0; r < VECTORS; ++r) {
-            values[r].raw = column(r) < own ? place[r * THREADS + threadIdx.x] : uint4{0, 0, 0, 0};
+            values[r].raw = has(r) ? place[r * THREADS + threadIdx.x] : uint4{0, 0, 0, 0};
         }
         sync_threads<THREADS>(1 + threadIdx.y);  // all have read what the next row takes the place of
         send_for(row + step);
         return true;
+    }
+
+    // Whether the thread's r-th vector is one of the row's.
+    __device__ inline bool has(int r) const { return WHOLE || column(r) < own; }
+
+    // Where the thread's vectors of that row of y begin; for good, as the compiler would find it anew for each of them.
+    __device__ inline uint4* of(ELEMENT* y, int cols) const {
+        uint4* vectors = reinterpret_cast<uint4*>(y + row * cols + begin) + threadIdx.x;
+#ifndef TOUCHSTONE_EMULATOR
+        asm volatile("" : "+l"(vectors));
+#endif
+        return vectors;
+    }
+
+    // The branch is for the compiler, which without it begins with all vectors at once, and spills.
+    __device__ inline void put(uint4* vectors, int r, const float (&values)[lanes]) const {
+        if (column(r) < own) __stcs(vectors + r * THREADS, pack<ELEMENT>(values));
     }
 };
 

@@ -21,6 +21,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * TEAMS, 1) rms
         float squares[1] = {warp_sum(square)};
         exchange(squares, turn);
         const float rstd = rsqrtf(warp_sum(squares[0]) / cols + eps);
+        uint4* const target = staying.of(y, cols);
 #pragma unroll
         for (int r = 0; r < VECTORS; ++r) {
             in_order(values[r]);
@@ -28,7 +29,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * TEAMS, 1) rms
             float out[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; ++i) out[i] = values[r][i] * rstd * w[i];
-            store_values(y + staying.row * cols + begin, column(r), own, out);
+            staying.put(target, r, out);
         }
     }
 }
