@@ -88,17 +88,22 @@ def sequences_are_independent(call, arguments, outputs, case) -> str | None:
     return None if same else "the last sequence changed when only the lengths of others did"
 
 
-def nothing_is_left(longer: Callable[[dict[str, Any]], dict[str, Any]], keys: Callable[[Case], Case]) -> Property:
+def nothing_is_left(longer: Callable[[dict[str, Any], int], dict[str, Any]], keys: Callable[[Case], Case]) -> Property:
     """Law: over a cache of several tiles, which `longer` makes of the arguments and `keys` of the case, an answer is
-    the same after a call in which all sequences are longer: no buffer keeps a part that only that call had."""
+    the same after a call in which all sequences are longer: no buffer keeps a part that only that call had. And theirs
+    is the same as in a wider cache, of which they are the first: no plan of a shorter call is kept."""
 
     def check(call, arguments, outputs, case) -> str | None:
-        given, lengths = longer(arguments), arguments["lengths"]
+        given, lengths = longer(arguments, TIMES), arguments["lengths"]
         some = {**given, "lengths": lengths * (TIMES // 2)}
+        most = {"lengths": torch.full_like(lengths, int(lengths.max()) * TIMES)}
         before = call(**some)
-        call(**{**given, "lengths": torch.full_like(lengths, int(lengths.max()) * TIMES)})
+        behind = call(**{**given, **most})
         after = call(**some)
-        return apart(before, after, "a call with more keys in between")
+        first = call(**{**longer(arguments, TIMES + 1), **most})
+        return apart(before, after, "a call with more keys in between") or apart(
+            first, behind, "a call with fewer keys before"
+        )
 
     return Property("an earlier call leaves nothing behind", check, elsewhere=keys)
 
@@ -106,12 +111,12 @@ def nothing_is_left(longer: Callable[[dict[str, Any]], dict[str, Any]], keys: Ca
 def nothing_is_left_of_caches(*caches: str) -> Property:
     """The same of `caches` (B, Sk, ...) or, of rank 4 and more, (B, heads, Sk, ...)."""
 
-    def longer(arguments):
+    def longer(arguments, times):
         made = {}
         for name in caches:
             x = arguments[name]
             axis = 1 if x.ndim == 3 else 2
-            made[name] = torch.cat([x.nan_to_num(0.0, 0.0, 0.0) if x.is_floating_point() else x] * TIMES, axis)
+            made[name] = torch.cat([x.nan_to_num(0.0, 0.0, 0.0) if x.is_floating_point() else x] * times, axis)
         return {**arguments, **made}
 
     return nothing_is_left(longer, lambda case: sized(case, Sk=TIMES * case.size["Sk"]))

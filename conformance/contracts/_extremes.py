@@ -56,6 +56,14 @@ def infinities(draw: Draw) -> dict[str, torch.Tensor | None]:
     return {"x": x}
 
 
+def late_nan(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """One NaN, behind three quarters: where parts are brought together by a maximum that drops it, it is lost though
+    each part keeps its own."""
+    x = draw.normal(draw.shape("x"))
+    x.view(-1)[3 * x.numel() // 4] = math.nan
+    return {"x": x}
+
+
 FAMILIES = {"below_zero": _below_zero, "worst": _worst}
 
 

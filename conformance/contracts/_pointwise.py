@@ -54,11 +54,16 @@ REGULAR = {
 }
 # of any rank the longest of SIZES has as many elements already
 BEYOND_GRID: dict[str, list[dict[str, Any]]] = {MATRICES: [{"rows": 69001, "cols": 2}], ANY_RANK: []}
-# more elements than 2^20, and than 2^16 in a row; one row, and one column
+# more elements than 2^20, and than 2^16 in a row; more rows than a part of them; one row, and one column
 SHAPES = {
-    MATRICES: {"many_elements": Also({"rows": 17, "cols": 65539}), **each_of_one(SIZES[MATRICES][0])},
+    MATRICES: {
+        "many_elements": Also({"rows": 17, "cols": 65539}),
+        "many_rows": Also({"rows": 301, "cols": 24}),
+        **each_of_one(SIZES[MATRICES][0]),
+    },
     ANY_RANK: {
         "many_elements": Also({"trailing": (17, 65539)}),
+        "many_rows": Also({"trailing": (301, 24)}),
         **{f"one_{axis}": Also({"trailing": shape}) for axis, shape in {"row": (1, 33), "column": (33, 1)}.items()},
     },
 }
@@ -146,7 +151,7 @@ def pointwise(
             "sizes": SIZES[axes],
             "regular": REGULAR[axes],
             "beyond_grid": BEYOND_GRID[axes],
-            "also": of_shapes(axes, whole[0]) | special_of_each(axes, params or {}),
+            "also": of_shapes(axes, *whole) | special_of_each(axes, params or {}),
             "values": drawn,
             "params": params or {},
             "valid": informative,
@@ -160,10 +165,16 @@ def pointwise(
     return contract
 
 
-def of_shapes(axes: str, first: str) -> dict[str, Also]:
+def of_shapes(axes: str, *operands: str) -> dict[str, Also]:
     """`SHAPES`, and, of any rank, a case of more axes than kernels with strides have, which cannot be merged in the
-    operand `first`."""
-    return SHAPES[axes] | ({} if axes == MATRICES else {"five_axes": Also(FIVE_AXES, layouts={first: "transposed"})})
+    first of the operands; and one of as many rows, with a gap between them, as there are elements from one to the
+    next."""
+    if axes == MATRICES:
+        return SHAPES[axes]
+    return SHAPES[axes] | {
+        "five_axes": Also(FIVE_AXES, layouts={operands[0]: "transposed"}),
+        "as_many_rows_as_a_pitch": Also({"trailing": (17 + layouts.GAP, 17)}, layouts=dict.fromkeys(operands, "sliced")),
+    }
 
 
 def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:

@@ -228,6 +228,7 @@ ALSO = {
     "keys_beyond_16_bits": Also(_size(1, 1, 1, 1, BEYOND_16_BITS, 8, 1)),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(_size(1, 2, 1, 3, 769, 16, 1)),
+    "full_in_several_tiles": Also(_size(3, 2, 1, 1, 643, 16, 1)),  # one of the caches, of no whole tiles or equal parts
     "tail_of_a_tile": Also(_size(3, 4, 2, 1, 150, 32, 2)),  # 100, none and 150 keys
     "beyond_float16": Also(_size(3, 4, 2, 1, 24, 16, 2), _family(_beyond_float16), dtype="bfloat16"),
 }

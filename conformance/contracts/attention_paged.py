@@ -203,11 +203,11 @@ def _in_one_page(arguments, case):
     return {**arguments, **caches, "block_table": table}
 
 
-def _more_entries(arguments):
+def _more_entries(arguments, times):
     """Each sequence's pages, one time after the other."""
     table = arguments["block_table"].masked_fill(_unused_entries(arguments, {}), 0)
     caches = {name: arguments[name].nan_to_num(0.0, 0.0, 0.0) for name in ("k_cache", "v_cache")}
-    return {**arguments, **caches, "block_table": torch.cat([table] * TIMES, 1)}
+    return {**arguments, **caches, "block_table": torch.cat([table] * times, 1)}
 
 
 def _of_decode(exact, case):
@@ -236,6 +236,8 @@ ALSO = {
     "keys_beyond_16_bits": Also(dict(B=1, Hq=1, Hkv=1, Sq=1, P=1030, page=64, n=1538, D=8)),  # 65622 of them
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(B=1, Hq=2, Hkv=1, Sq=3, P=770, page=1, n=769, D=16)),
+    # one of the sequences has all rows of its pages, no whole tiles or equal parts
+    "full_in_several_tiles": Also(dict(B=3, Hq=2, Hkv=1, Sq=1, P=1100, page=1, n=643, D=16)),
     "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=66001, page=1, n=33, D=8)),
 }
 contract = Contract(

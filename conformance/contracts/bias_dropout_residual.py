@@ -65,7 +65,7 @@ contract = pointwise(
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
-    also={"many_elements": replace(SHAPES[MATRICES]["many_elements"], params={"p": 0.5})}
+    also={name: replace(SHAPES[MATRICES][name], params={"p": 0.5}) for name in ("many_elements", "many_rows")}
     | each_of_one(SIZES[0])
     | _dropout.beyond_largest_of("x", SIZES[0]),
     cost=_dropout.RANDOM + 2,

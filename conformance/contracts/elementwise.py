@@ -36,7 +36,7 @@ contract = pointwise(
     axes=ANY_RANK,
     params={"function": ("add", "mul")},
     error=_no_error,
-    also=of_shapes(ANY_RANK, "a")
+    also=of_shapes(ANY_RANK, "a", "b")
     | special_of_each(ANY_RANK, {"function": ("add", "mul")})
     | {"overflowing_product": Also({"trailing": (3, 33)}, "overflowing", {"function": "mul"}, dtype="float16")}
     | beyond_largest({"trailing": (3, 33)}, _beyond_largest),

@@ -171,6 +171,13 @@ def coming_back(draw: Draw):
     return _family(attention.heads)(draw) | {"seg_q": numbers, "seg_k": numbers}
 
 
+def last_keys_favoured(draw: Draw):
+    """Beside the last keys of more than 2^16 the others hardly count."""
+    drawn = _family(attention.heads)(draw)
+    drawn["bias"][..., -20:] += 16
+    return drawn
+
+
 def pairs(size, param) -> float:
     """Pairs of a query and a key of one document that causality and the window let through."""
     seq_q, seq_k, total = size["Sq"], size["Sk"], 0.0
@@ -409,11 +416,39 @@ ALSO = {
     "wide_window_both_sides": Also(
         dict(B=1, Hq=2, Hkv=1, Sq=300, Sk=150, D=16), None, {"window": 100}, NO_SEGMENTS, "bfloat16"
     ),
+    # a window wider than all keys, which the first queries, Sq - Sk before the first key, do not see all the same
+    "window_beyond_all_keys": Also(dict(B=1, Hq=2, Hkv=1, Sq=300, Sk=150, D=16), None, {"window": 200}, NO_SEGMENTS),
     # rows that see nothing, whose capped scores no sentinel may be among
     "capped_rows_of_nothing": Also(
         dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), None, {"causal": True, "softcap": 2.5}, NO_SEGMENTS
     ),
 }
+
+# What kernels that know one of these refuse, two of them at a time, as the other cases have them.
+ALONE = {
+    f"{name}_alone{'_causal' * causal}": Also(
+        dict(B=1, Hq=2, Hkv=2, Sq=64, Sk=64, D=64),
+        None,
+        {"causal": causal, **params},
+        dict.fromkeys(OPTIONAL, "none") | dict.fromkeys(given, "contiguous"),
+        "float16",
+    )
+    for name, given, params in [
+        ("slopes", ["slopes"], {}),
+        ("bias", ["bias"], {}),
+        ("segments", ["seg_q", "seg_k"], {}),
+        ("window", [], {"window": 20}),
+        ("softcap", [], {"softcap": 2.5}),
+        ("dropout", [], {"p": 0.3, "seed": 2**40 + 16}),
+    ]
+    for causal in (False, True)
+}
+ALSO |= ALONE
+BIAS_BEYOND_16_BITS = Also(
+    dict(B=1, Hq=1, Hkv=1, Sq=1, Sk=65603, D=8),
+    last_keys_favoured,
+    layouts={"bias": "contiguous", "slopes": "none"} | NO_SEGMENTS,
+)
 
 contract = Contract(
     operands={
@@ -432,6 +467,7 @@ contract = Contract(
         "many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16"),
         "low_scores": Also(attention.LOW_SCORES, _family(attention.far_below)),
         "documents_coming_back": Also(SQUARE, coming_back),
+        "bias_beyond_16_bits": BIAS_BEYOND_16_BITS,
     }
     | {
         f"beyond_largest_p_{p}": Also(

@@ -206,6 +206,9 @@ contract = Contract(
     | {
         "low_scores": Also(attention.LOW_SCORES, _family(_low_scores)),
         "documents_coming_back": Also(masked_attention.SQUARE, _family(masked_attention.coming_back)),
+        "bias_beyond_16_bits": replace(
+            masked_attention.BIAS_BEYOND_16_BITS, values=_family(masked_attention.last_keys_favoured)
+        ),
     },
     values={
         **{

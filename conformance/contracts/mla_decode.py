@@ -200,6 +200,8 @@ ALSO = {
     "keys_beyond_16_bits": Also(dict(zip(AXES, (1, 1, 1, BEYOND_16_BITS, 12, 8), strict=True))),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(zip(AXES, (1, 2, 3, 769, 24, 16), strict=True))),
+    # one of the caches, of no whole tiles or equal parts
+    "full_in_several_tiles": Also(dict(zip(AXES, (3, 2, 1, 643, 24, 16), strict=True))),
     "wide_rotary": Also(dict(zip(AXES, (3, 3, 1, 24, 168, 72), strict=True))),  # 96 columns beside those of the values
 }
 contract = Contract(

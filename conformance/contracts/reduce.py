@@ -35,6 +35,7 @@ contract = multilinear.multilinear(
         **beyond_largest({"n": 97}, multilinear.sums_beyond_largest),
         **multilinear.each_just_below({"n": 97}),
         "special_maximum": Also({"n": 97}, extremes.infinities, {"function": "max"}),
+        **{f"special_{f}_of_parts": Also({"n": 20011}, extremes.late_nan, {"function": f}) for f in ("max", "min")},
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_many_blocks": Also({"n": 2**20 + 5}, "below_zero", {"function": "max"}),
         "minimum_above_zero": Also({"n": 1025}, extremes.above_zero, {"function": "min"}),

@@ -90,6 +90,12 @@ contract = multilinear.multilinear(
         "special_sum": Also({"rows": 3, "cols": 33}, extremes.infinities),
         "special_maximum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "max"}),
         "special_minimum": Also({"rows": 3, "cols": 33}, extremes.infinities, {"function": "min", "axis": 0}),
+        **{
+            f"special_{function}_of_parts": Also(
+                {"rows": rows, "cols": 8011 // rows}, extremes.late_nan, {"function": function, "axis": axis}
+            )
+            for function, rows, axis in (("max", 3, -1), ("min", 4005, 0))
+        },
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
         "minimum_above_zero": Also({"rows": 3, "cols": 1025}, extremes.above_zero, {"function": "min"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),

@@ -20,6 +20,7 @@ FAR = 2**31  # elements: the first offset that a 32-bit integer cannot hold
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 GUARD_BYTES = 512  # on either side of every buffer; the view keeps the alignment that an allocator gives
 SMALL = 2**20  # bytes, up to which the CPU fills a buffer for a GPU, and gets a tensor of it by way of pinned memory
+GAP = 16  # elements between two rows: keeps rows aligned as far as their width does
 GAP_BYTE = 0x7B  # 1e36 in float32 and bfloat16, 6e4 in float16, 2e9 in int32
 POISON = {torch.float32: math.nan, torch.float16: math.nan, torch.bfloat16: math.nan}
 
@@ -148,13 +149,13 @@ def _stored(shape: tuple[int, ...], order: Sequence[int]):
 
 
 def _sliced(shape):
-    wide = (*shape[:-1], shape[-1] + 16)  # a gap of 16 elements keeps rows aligned as far as the width does
+    wide = (*shape[:-1], shape[-1] + GAP)
     return shape, _strides(wide), 0
 
 
 def _transposed_sliced(shape):
     *outer, rows, cols = shape
-    *strides, step, _ = _strides((*outer, cols, rows + 16))
+    *strides, step, _ = _strides((*outer, cols, rows + GAP))
     return shape, [*strides, 1, step], 0
 
 

@@ -635,12 +635,69 @@ def capped_rows_of_nothing(fn):
     return wrong
 
 
-def without_the_last_of_full(fn):
-    """Of a full cache of several tiles of 256 keys the last tile is left out."""
+def split_into_equal_parts(fn):
+    """Of a cache of several tiles each of up to eight parts has as many keys; what is left over has none."""
 
-    def wrong(q, k, v, lengths, **params):
-        full = (lengths == k.shape[2]) & (lengths > 256)
-        return fn(q, k, v, torch.where(full, lengths - 128, lengths), **params)
+    def wrong(*args, **params):
+        given = by_name(fn, args, params)
+        table, cache = given.get("block_table"), given.get("k_cache")
+        others = next((given[n] for n in ("k", "k_codes") if n in given), None)
+        keys = (
+            table.shape[1] * cache.shape[1]
+            if table is not None
+            else (given["cache"].shape[1] if others is None else others.shape[2])
+        )
+        parts = max(1, min(8, keys // 64))
+        return called(fn, args, params, {"lengths": given["lengths"].clamp_max(keys // parts * parts)})
+
+    return wrong
+
+
+def in_rows_of_64(*operands):
+    """64 rows at a time, each of which begin with the generator's first word."""
+
+    def make(fn):
+        def wrong(*args, **params):
+            given = by_name(fn, args, params)
+            parts = zip(*(given[name].split(64) for name in operands), strict=True)
+            found = [called(fn, args, params, dict(zip(operands, part, strict=True))) for part in parts]
+            return torch.cat(found)
+
+        return wrong
+
+    return make
+
+
+def window_of_keys(fn):
+    """A window of more than all keys is of so many."""
+    return lambda *a, window, **k: fn(*a, window=min(window, a[1].shape[2] + 1), **k)
+
+
+def coalesced_by_rows(fn):
+    """Two axes are taken for one where a row's stride is the number of rows."""
+
+    def wrong(*args, **params):
+        def flat(x):
+            if not isinstance(x, torch.Tensor) or x.ndim != 2 or x.is_contiguous() or x.stride(0) != x.shape[0]:
+                return x
+            return x.as_strided((x.numel(),), (1,)).view(x.shape)
+
+        return fn(*map(flat, args), **params)
+
+    return wrong
+
+
+def nan_lost_between_parts(fn):
+    """Parts of 2048 elements along the axis are brought together by a maximum or a minimum that drops NaN."""
+
+    def wrong(x, **params):
+        combine, axis = {"max": torch.fmax, "min": torch.fmin}.get(params.get("function")), params.get("axis", 0)
+        if combine is None or x.shape[axis] <= 2048:
+            return fn(x, **params)
+        first, *others = (fn(part, **params) for part in x.split(2048, axis))
+        for other in others:
+            first = combine(first, other)
+        return first
 
     return wrong
 
@@ -894,7 +951,19 @@ WRONG = [
     ("attention_backward", "no_queries", with_gradients_of_nothing),
     ("attention_backward", "beyond_float16", gradients_in_float16),
     ("masked_attention", "capped_rows_of_nothing", capped_rows_of_nothing),
-    ("attention_decode", "full_in_several_tiles", without_the_last_of_full),
+    *((op, "full_in_several_tiles", split_into_equal_parts) for op in CACHED),
+    ("bias_dropout_residual", "many_rows", in_rows_of_64("x", "residual")),
+    ("dropout", "many_rows", in_rows_of_64("x")),
+    ("elementwise", "as_many_rows_as_a_pitch", coalesced_by_rows),
+    ("dropout", "as_many_rows_as_a_pitch", coalesced_by_rows),
+    *(("reduce", f"special_{f}_of_parts", nan_lost_between_parts) for f in ("max", "min")),
+    *(("reduce_rows", f"special_{f}_of_parts", nan_lost_between_parts) for f in ("max", "min")),
+    *((op, "window_beyond_all_keys", window_of_keys) for op in ("masked_attention", "masked_attention_backward")),
+    *(
+        (op, "bias_beyond_16_bits", changed(bias=lambda x: x[..., torch.arange(x.shape[-1]) % 2**16]))
+        for op in ("masked_attention", "masked_attention_backward")
+    ),
+    ("masked_attention", "slopes_alone", changed(slopes=lambda x: -x)),
     *((op, "long_rows", beyond(65536)) for op in LONG_ROWS.split()),
     *((op, "many_elements", beyond(2**20)) for op in MANY.split() if op != "activation"),
     ("activation", "many_elements", beyond(65536)),
