@@ -173,7 +173,9 @@ def of_shapes(axes: str, *operands: str) -> dict[str, Also]:
         return SHAPES[axes]
     return SHAPES[axes] | {
         "five_axes": Also(FIVE_AXES, layouts={operands[0]: "transposed"}),
-        "as_many_rows_as_a_pitch": Also({"trailing": (17 + layouts.GAP, 17)}, layouts=dict.fromkeys(operands, "sliced")),
+        "as_many_rows_as_a_pitch": Also(
+            {"trailing": (17 + layouts.GAP, 17)}, layouts=dict.fromkeys(operands, "sliced")
+        ),
     }
 
 

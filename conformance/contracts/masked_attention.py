@@ -3,6 +3,7 @@ each of the optional operands and parameters alone and several at once."""
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -424,7 +425,15 @@ ALSO = {
     ),
 }
 
-# What kernels that know one of these refuse, two of them at a time, as the other cases have them.
+# Kernels that know one of these refuse two of them at a time, as the other cases have them.
+OPTIONS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("slopes", ["slopes"], {}),
+    ("bias", ["bias"], {}),
+    ("segments", ["seg_q", "seg_k"], {}),
+    ("window", [], {"window": 20}),
+    ("softcap", [], {"softcap": 2.5}),
+    ("dropout", [], {"p": 0.3, "seed": 2**40 + 16}),
+]
 ALONE = {
     f"{name}_alone{'_causal' * causal}": Also(
         dict(B=1, Hq=2, Hkv=2, Sq=64, Sk=64, D=64),
@@ -433,14 +442,7 @@ ALONE = {
         dict.fromkeys(OPTIONAL, "none") | dict.fromkeys(given, "contiguous"),
         "float16",
     )
-    for name, given, params in [
-        ("slopes", ["slopes"], {}),
-        ("bias", ["bias"], {}),
-        ("segments", ["seg_q", "seg_k"], {}),
-        ("window", [], {"window": 20}),
-        ("softcap", [], {"softcap": 2.5}),
-        ("dropout", [], {"p": 0.3, "seed": 2**40 + 16}),
-    ]
+    for name, given, params in OPTIONS
     for causal in (False, True)
 }
 ALSO |= ALONE

@@ -27,6 +27,7 @@ FEW = (3, 5, 9)  # elements of every axis at once, the first that works, and one
 MANY = 4  # times as many elements as there the first size has; else it is not tried
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+OWN = 60000  # elements of an operand, at most, where the example is tried as it was given
 OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
 STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
 DEADLY = 16  # sizes at which a reference may end its process, and others be tried
@@ -162,8 +163,12 @@ def _bounds(values: Sequence[Any], change: Mapping[Place, int]) -> dict[int, int
 
 
 def at(examples: Sequence[Sequence[Any]], axes: Sequence[Axis], size: Mapping[str, int]) -> list[Any]:
-    """The arguments at a size: of the example whose fixed axes have those lengths (the first, where none has)."""
+    """The arguments at a size: of the example that has it, or whose fixed axes have those lengths (the first, where
+    none has)."""
     change = change_of(axes, size)
+    for example in examples[1:]:
+        if size_of(axes, example) == {axis.letter: size[axis.letter] for axis in axes}:
+            return list(example)
     fixed = [place for axis in axes if not axis.step for place in axis.places]
 
     def fits(example: Sequence[Any]) -> bool:
@@ -233,6 +238,11 @@ def shrunk(
     return found
 
 
+def of_few_elements(values: Sequence[Any]) -> bool:
+    """Whether an example is as small as to be tried as it was given."""
+    return all(t.numel() <= OWN for t in values if isinstance(t, torch.Tensor))
+
+
 def find(
     function: Callable[..., Any], values: Sequence[Any], state: frozenset[int] = frozenset(), known: Known | None = None
 ) -> list[Axis]:
@@ -258,14 +268,24 @@ def find(
 def _group(
     function, values, place: Place, n: int, alike: list[Place], known: Known
 ) -> tuple[tuple[Place, ...], int] | None:
-    """The axes that grow together with one, and by how much."""
+    """The axes that grow together with one, and by how much. As many whole numbers, labels or indices, grow too where
+    they can: `gather` takes fewer of them, which no kernel has to."""
+
+    def grows(group: tuple[Place, ...], step: int) -> bool:
+        grown = (n + step, n + (3 if step == 1 else 2 * step))
+        return all(works(function, resized(values, dict.fromkeys(group, m)), known) is not None for m in grown)
+
     for step in (1, *STEPS):
         for count in range(min(len(alike), TOGETHER) + 1):
             for others in itertools.combinations(alike, count):
                 group = (place, *others)
-                grown = (n + step, n + (3 if step == 1 else 2 * step))
-                if all(works(function, resized(values, dict.fromkeys(group, m)), known) is not None for m in grown):
-                    return group, step
+                if not grows(group, step):
+                    continue
+                for other in alike:
+                    whole = not values[other[0]].is_floating_point() and values[other[0]].dtype is not torch.bool
+                    if whole and other not in group and grows((*group, other), step):
+                        group = (*group, other)
+                return group, step
     return None
 
 
@@ -319,10 +339,12 @@ def sizes_of(
     found = [base]
     if asked is None and usual is not None:
         known.most = max(OPS, _ops_of(function, resized(values, change_of(axes, base))))
+    fewer: dict[str, int] = {}
     for most in FEW if asked is None else ():
         few = {axis.letter: min(axis.size, most if axis.step == 1 else axis.step or axis.size) for axis in axes}
         if _elements(values, axes, few) * MANY < _elements(values, axes, base) and at(few):
             found.append(few)
+            fewer = few
             break
     for axis in axes:
         if asked is not None and axis.letter not in asked:
@@ -334,6 +356,8 @@ def sizes_of(
                 continue
             if at(sizes, LARGEST if asked is None else math.inf):
                 found.append(sizes)
+            elif fewer and n > axis.size and at({**fewer, axis.letter: n}):  # too many elements beside the others
+                found.append({**fewer, axis.letter: n})
             elif asked is not None:
                 how = f"ends its process ({ended(sizes)})" if ended(sizes) else "does not work"
                 raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")

@@ -309,7 +309,8 @@ def derive(
     def search() -> tuple[list[Any], _Sizes]:
         axes_of.works(function, example, known)
         smaller = axes_of.shrunk(function, example, fixed, known)
-        return smaller, _sizes(function, [smaller, *others], fixed, sizes, known)
+        own = [example] if axes_of.of_few_elements(example) else []
+        return smaller, _sizes(function, [smaller, *others, *own], fixed, sizes, known)
 
     known.explored(search)
     if end := known.ends.get(axes_of.key_of(example)):
@@ -372,7 +373,8 @@ def _check_reference(function: Callable[..., Any], names: Sequence[str], example
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The axes, the sizes, the letters of the outputs' axes, and the examples of rebuilt modules that are of use."""
+    """The axes, the sizes, the letters of the outputs' axes, and the examples of rebuilt modules, or the one that was
+    given, that are of use."""
 
     axes: list[Axis]
     sizes: list[dict[str, int]]
