@@ -36,8 +36,8 @@ NEEDED = ("Model", "get_inputs", "get_init_inputs")
 
 @lru_cache(maxsize=16)
 def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
-    """The model of a problem file and its inputs, at small sizes, or its own where they are; `siblings` of the model are
-    the same at others (conformance/derived/modules.py). ValueError says what is wrong with the file."""
+    """The model of a problem file and its inputs, at small sizes, or its own where they are; `siblings` of the model
+    are the same at others (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
     larger: list[tuple[tuple[float, int], Mapping[int, int]]] = []
