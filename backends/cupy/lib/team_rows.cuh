@@ -1,6 +1,6 @@
-// Rows of clusters that stay. TEAMS teams of THREADS threads share a block, each with its part of a row in registers and
-// that of its next row on its way to shared memory; teams of one number, in all blocks of a cluster, have one row. What
-// all rows are multiplied by, or what is added to them, stays in shared memory.
+// Rows of clusters that stay. TEAMS teams of THREADS threads share a block, each with its part of a row in registers
+// and that of its next row on its way to shared memory; teams of one number, in all blocks of a cluster, have one row.
+// What all rows are multiplied by, or what is added to them, stays in shared memory.
 #pragma once
 #define ALIGNED 1  // the rows; KEPT_ALIGNED: the weights; WHOLE: the blocks have as many columns each
 #include "staged_rows.cuh"
@@ -19,7 +19,7 @@ __device__ inline void in_order(Values& value) {
 
 struct TeamRows {
     const ELEMENT* x;
-    long long x_row, rows, row;         // `row`: the one whose values `next` gave
+    long long x_row, rows, row;        // `row`: the one whose values `next` gave
     int step, begin, own, parity = 0;  // the columns before the block's; those from there on
     uint4* place;
 
@@ -64,7 +64,7 @@ struct TeamRows {
     // Whether the thread's r-th vector is one of the row's.
     __device__ inline bool has(int r) const { return WHOLE || column(r) < own; }
 
-    // Where the thread's vectors of that row of y begin; for good, as the compiler would find it anew for each of them.
+    // Where the thread's vectors of that row of y begin. Hidden from the compiler, which would find it anew for each.
     __device__ inline uint4* of(ELEMENT* y, int cols) const {
         uint4* vectors = reinterpret_cast<uint4*>(y + row * cols + begin) + threadIdx.x;
 #ifndef TOUCHSTONE_EMULATOR

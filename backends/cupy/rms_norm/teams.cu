@@ -1,7 +1,8 @@
 #include "team_rows.cuh"
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * TEAMS, 1) rms_norm_teams(
-    const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, long long x_row, long long w_col, long long rows, int cols, float eps) {
+    const ELEMENT* x, const ELEMENT* weight, ELEMENT* y, long long x_row, long long w_col, long long rows, int cols,
+    float eps) {
     extern __shared__ uint4 shared[];
     TeamRows staying(x, x_row, rows, cols, shared + part);
     const int begin = staying.begin, own = staying.own;
