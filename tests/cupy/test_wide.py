@@ -4,9 +4,11 @@ memory."""
 import importlib
 
 import pytest
+import torch
 
 from touchstone.backends import emulator
 from touchstone.backends.cupy.lib.norms import registers_per_row
+from touchstone.backends.cupy.lib.rows import in_teams
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
@@ -40,6 +42,19 @@ def test_wide_rows_stay_within_the_budget(op, cols, columns, dtype):
 @pytest.mark.parametrize("op", ["layer_norm_backward", "rms_norm_backward"])
 def test_rows_that_fill_shared_memory_stay_within_the_budget(op, cols, dtype):
     within_the_budget(op, "staged", {"rows": 5, "cols": cols}, dtype)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype", "teams"),
+    [(13, 16384, "bfloat16", 5), (11, 16408, "bfloat16", 5), (9, 70000, "float16", 4)],
+)
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_teams_take_several_rows(op, rows, cols, dtype, teams):
+    """More than the teams of all clusters, whole vectors for each thread or not, of one to eight blocks."""
+    x = torch.empty(rows, cols, dtype=getattr(torch, dtype))
+    grid = in_teams(rows, cols, x, x[0])
+    assert grid.options["TEAMS"] == teams and rows > teams * grid.blocks // grid.options["CLUSTER"]
+    within_the_budget(op, "teams", {"rows": rows, "cols": cols}, dtype)
 
 
 def within_the_budget(op, variant, size, dtype):
