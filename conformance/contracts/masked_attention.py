@@ -425,11 +425,12 @@ ALSO = {
     ),
 }
 
-# Kernels that know one of these refuse two of them at a time, as the other cases have them.
+# Kernels that know one of these refuse two of them at a time, as the other cases have them. (Of segments there are
+# regular cases.)
 OPTIONS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("nothing", [], {}),
     ("slopes", ["slopes"], {}),
     ("bias", ["bias"], {}),
-    ("segments", ["seg_q", "seg_k"], {}),
     ("window", [], {"window": 20}),
     ("softcap", [], {"softcap": 2.5}),
     ("dropout", [], {"p": 0.3, "seed": 2**40 + 16}),

@@ -503,8 +503,8 @@ def test_mistakes_in_a_whole_product_are_found(name, tmp_path, monkeypatch):
 OF_ROWS = {
     "none": ("half = turn % 2, parity", "half = turn % 2, parity"),
     "numbers are not waited for": ("barrier_wait(&told()[half], parity);", ""),
-    "fewer bytes are expected": ("CLUSTER * (blockDim.x / 32) * count * sizeof(float)", "count * sizeof(float)"),
-    "more bytes are expected": ("CLUSTER * (blockDim.x / 32)", "(CLUSTER + 1) * (blockDim.x / 32)"),
+    "fewer bytes are expected": ("CLUSTER * (across() / 32) * count * sizeof(float)", "count * sizeof(float)"),
+    "more bytes are expected": ("CLUSTER * (across() / 32)", "(CLUSTER + 1) * (across() / 32)"),
     "one half of the numbers": ("half = turn % 2, parity = turn / 2 % 2", "half = 0, parity = turn % 2"),
     "one parity": ("parity = turn / 2 % 2", "parity = 0"),
     "blocks do not say that they began": ("    cluster_arrive_relaxed();\n", ""),
