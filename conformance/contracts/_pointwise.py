@@ -166,17 +166,12 @@ def pointwise(
 
 
 def of_shapes(axes: str, *operands: str) -> dict[str, Also]:
-    """`SHAPES`, and, of any rank, a case of more axes than kernels with strides have, which cannot be merged in the
-    first of the operands; and one of as many rows, with a gap between them, as there are elements from one to the
-    next."""
-    if axes == MATRICES:
-        return SHAPES[axes]
-    return SHAPES[axes] | {
-        "five_axes": Also(FIVE_AXES, layouts={operands[0]: "transposed"}),
-        "as_many_rows_as_a_pitch": Also(
-            {"trailing": (17 + layouts.GAP, 17)}, layouts=dict.fromkeys(operands, "sliced")
-        ),
-    }
+    """`SHAPES`, and one of as many rows, with a gap between them, as there are elements from one to the next; of any
+    rank also a case of more axes than kernels with strides have, not to be merged in the first of the operands."""
+    rows, cols = 17 + layouts.GAP, 17
+    size: dict[str, Any] = {"rows": rows, "cols": cols} if axes == MATRICES else {"trailing": (rows, cols)}
+    found = SHAPES[axes] | {"as_many_rows_as_a_pitch": Also(size, layouts=dict.fromkeys(operands, "sliced"))}
+    return found if axes == MATRICES else found | {"five_axes": Also(FIVE_AXES, layouts={operands[0]: "transposed"})}
 
 
 def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:

@@ -7,7 +7,7 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
-from touchstone.conformance.contracts._pointwise import MATRICES, SHAPES, pointwise, special_of_each, with_large
+from touchstone.conformance.contracts._pointwise import MATRICES, of_shapes, pointwise, special_of_each, with_large
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32
 from touchstone.conformance.spec.contract import (
@@ -77,7 +77,7 @@ contract = pointwise(
     special=(math.nan, math.inf, 0.0, -0.0),  # -inf times the 0 of a sigmoid is NaN in one form and 0 in another
     valid=_valid,
     exact={"integers": ["y"]},
-    also=SHAPES[MATRICES]
+    also=of_shapes(MATRICES, "x")
     | special_of_each(MATRICES, {"activation": acts.NAMES})
     | acts.tails_in_16_bits("x", acts.NAMES)
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),

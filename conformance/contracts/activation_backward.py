@@ -13,7 +13,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts._bounds_dots import accumulated
 from touchstone.conformance.contracts._pointwise import (
     MATRICES,
-    SHAPES,
+    of_shapes,
     pointwise,
     special_of_each,
     with_large,
@@ -83,7 +83,7 @@ _elements = pointwise(
     },
     valid=_valid,
     exact={"integers": ["dx", "dbias"]},
-    also=SHAPES[MATRICES]
+    also=of_shapes(MATRICES, "x", "dy")
     | bounds_rows.ONE_ROW_MORE
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)

@@ -8,7 +8,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import MATRICES, SHAPES, pointwise
+from touchstone.conformance.contracts._pointwise import MATRICES, of_shapes, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32, C, Expected, finite
 from touchstone.conformance.spec.contract import Operand, Regular, each_of_one
@@ -65,7 +65,7 @@ contract = pointwise(
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
-    also={name: replace(SHAPES[MATRICES][name], params={"p": 0.5}) for name in ("many_elements", "many_rows")}
+    also={name: replace(one, params={"p": 0.5}) for name, one in of_shapes(MATRICES, "x", "residual").items()}
     | each_of_one(SIZES[0])
     | _dropout.beyond_largest_of("x", SIZES[0]),
     cost=_dropout.RANDOM + 2,

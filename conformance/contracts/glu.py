@@ -11,7 +11,7 @@ from touchstone.conformance.contracts import _glu, activation
 from touchstone.conformance.contracts._laws import equals_op
 from touchstone.conformance.contracts._pointwise import (
     MATRICES,
-    SHAPES,
+    of_shapes,
     overflowing,
     pointwise,
     special_of_each,
@@ -69,7 +69,7 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["y"]},
-    also=SHAPES[MATRICES]
+    also=of_shapes(MATRICES, "gate", "up")
     | _glu.JOINED
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)

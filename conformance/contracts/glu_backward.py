@@ -10,7 +10,7 @@ from touchstone.conformance.contracts import _glu
 from touchstone.conformance.contracts._baselines import INDEPENDENT_AXES
 from touchstone.conformance.contracts._pointwise import (
     MATRICES,
-    SHAPES,
+    of_shapes,
     pointwise,
     special_of_each,
     with_large,
@@ -73,7 +73,7 @@ contract = pointwise(
     },
     valid=_glu.is_exact,
     exact={"integers": ["dup"]},
-    also=SHAPES[MATRICES]
+    also=of_shapes(MATRICES, "gate", "up", "dy")
     | _glu.JOINED
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)

@@ -27,7 +27,7 @@ FEW = (3, 5, 9)  # elements of every axis at once, the first that works, and one
 MANY = 4  # times as many elements as there the first size has; else it is not tried
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
-OWN = 60000  # elements of an operand, at most, where the example is tried as it was given
+OWN = 60000  # elements of an operand, at most, where the example is tried as it was given, if it takes no more than OPS
 OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
 STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
 DEADLY = 16  # sizes at which a reference may end its process, and others be tried
@@ -238,9 +238,16 @@ def shrunk(
     return found
 
 
-def of_few_elements(values: Sequence[Any]) -> bool:
-    """Whether an example is as small as to be tried as it was given."""
-    return all(t.numel() <= OWN for t in values if isinstance(t, torch.Tensor))
+def is_small(function: Callable[..., Any], values: Sequence[Any]) -> bool:
+    """Whether an example, with which the function works, has so few elements and ops that it is tried as it was
+    given."""
+    if any(t.numel() > OWN for t in values if isinstance(t, torch.Tensor)):
+        return False
+    try:
+        sample(function, values, Parts(OPS))
+    except OverflowError:
+        return False
+    return True
 
 
 def find(
@@ -356,7 +363,9 @@ def sizes_of(
                 continue
             if at(sizes, LARGEST if asked is None else math.inf):
                 found.append(sizes)
-            elif fewer and n > axis.size and at({**fewer, axis.letter: n}):  # too many elements beside the others
+            elif (
+                fewer and n > base[axis.letter] and at({**fewer, axis.letter: n})
+            ):  # too many elements beside the others
                 found.append({**fewer, axis.letter: n})
             elif asked is not None:
                 how = f"ends its process ({ended(sizes)})" if ended(sizes) else "does not work"

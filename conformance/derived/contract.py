@@ -307,9 +307,9 @@ def derive(
     known = axes_of.Known()
 
     def search() -> tuple[list[Any], _Sizes]:
-        axes_of.works(function, example, known)
+        works = axes_of.works(function, example, known)
         smaller = axes_of.shrunk(function, example, fixed, known)
-        own = [example] if axes_of.of_few_elements(example) else []
+        own = [example] if works is not None and axes_of.is_small(function, example) else []
         return smaller, _sizes(function, [smaller, *others, *own], fixed, sizes, known)
 
     known.explored(search)

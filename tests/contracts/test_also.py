@@ -639,22 +639,16 @@ def split_into_equal_parts(fn):
     """Of a cache of several tiles each of up to eight parts has as many keys; what is left over has none."""
 
     def wrong(*args, **params):
-        given = by_name(fn, args, params)
-        table, cache = given.get("block_table"), given.get("k_cache")
-        others = next((given[n] for n in ("k", "k_codes") if n in given), None)
-        keys = (
-            table.shape[1] * cache.shape[1]
-            if table is not None
-            else (given["cache"].shape[1] if others is None else others.shape[2])
-        )
+        lengths = by_name(fn, args, params)["lengths"]
+        keys = int(lengths.max())  # one is full
         parts = max(1, min(8, keys // 64))
-        return called(fn, args, params, {"lengths": given["lengths"].clamp_max(keys // parts * parts)})
+        return called(fn, args, params, {"lengths": lengths.clamp_max(keys // parts * parts)})
 
     return wrong
 
 
 def in_rows_of_64(*operands):
-    """64 rows at a time, each of which begin with the generator's first word."""
+    """64 rows at a time, beginning with the generator's first word each time."""
 
     def make(fn):
         def wrong(*args, **params):
@@ -954,8 +948,7 @@ WRONG = [
     *((op, "full_in_several_tiles", split_into_equal_parts) for op in CACHED),
     ("bias_dropout_residual", "many_rows", in_rows_of_64("x", "residual")),
     ("dropout", "many_rows", in_rows_of_64("x")),
-    ("elementwise", "as_many_rows_as_a_pitch", coalesced_by_rows),
-    ("dropout", "as_many_rows_as_a_pitch", coalesced_by_rows),
+    *((op, "as_many_rows_as_a_pitch", coalesced_by_rows) for op in MANY.split()),
     *(("reduce", f"special_{f}_of_parts", nan_lost_between_parts) for f in ("max", "min")),
     *(("reduce_rows", f"special_{f}_of_parts", nan_lost_between_parts) for f in ("max", "min")),
     *((op, "window_beyond_all_keys", window_of_keys) for op in ("masked_attention", "masked_attention_backward")),

@@ -101,6 +101,16 @@ def test_a_small_example_is_tried_as_it_was_given():
     assert not check_against(sums, without_the_last, [*drawn((500, 96)), number], level="quick").passed
 
 
+def test_an_example_of_many_steps_is_not_tried_as_it_was_given():
+    def steps(x):
+        found = [x[0]]
+        for row in x[1:]:
+            found.append(found[-1] * 0.5 + row)
+        return torch.stack(found)
+
+    assert axes.is_small(steps, drawn((300, 4))) and not axes.is_small(steps, drawn((5000, 4)))
+
+
 def test_sizes_at_which_an_output_has_fewer_axes_are_left_out():
     """A covariance of one row is a number."""
     values = drawn((9, 40))

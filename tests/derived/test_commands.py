@@ -236,6 +236,21 @@ def test_the_compiler_of_torch_is_not_imported(folder):
     assert output_of(DERIVING, folder).strip() == "False"
 
 
+def test_a_small_problem_keeps_its_sizes(folder):
+    text = textwrap.dedent(PROBLEM).replace("= 1024", "= 96").replace("= 512", "= 150")
+    (folder / "little.py").write_text(text)
+    model, (x,) = problems.small(folder / "little.py")
+    assert x.shape == (128, 96) and model.linear.weight.shape == (150, 96)
+    assert {(37, 96), (150, 37)} <= {tuple(other.linear.weight.shape) for other, _ in modules.siblings(model)}
+
+
+def test_a_file_that_is_no_problem_is_named(folder, capsys):
+    (folder / "none.py").write_text(textwrap.dedent(PROBLEM).replace("class Model", "class Other"))
+    assert main(["describe", "--kernelbench", "none.py"]) == 2
+    message = capsys.readouterr().err
+    assert "--kernelbench" in message and "none.py" in message and "it defines no Model" in message
+
+
 def test_sizes_that_differ_still_do_when_they_are_smaller(folder):
     """As many groups as channels would leave a group norm nothing but its bias."""
     linear = "nn.Linear(in_features, out_features)"
