@@ -65,7 +65,7 @@ def _fitting(columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
 
     The widest is made narrower first, no column so narrow that a word has to be broken, unless nothing else helps.
     """
-    widths = [max(map(len, cells)) for cells in columns]
+    widths = [max(1, *map(len, cells)) for cells in columns]  # a column may be empty
     words = [max((len(word) for cell in cells for word in cell.split()), default=1) for cells in columns]
     for least in (words, [min(NARROWEST, n) for n in words]):
         while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width:

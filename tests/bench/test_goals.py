@@ -39,6 +39,8 @@ def test_the_variant_that_comes_nearest_is_held_against_each_goal():
     text = goals.table(list(found.values())).markdown()
     assert "goals: 1 of 3 reached" in goals.table(list(found.values())).title
     assert "| softmax | bfloat16 rows=8 cols=64 | triton | fast | limit | 0.6 | 0.5 | missed |" in text
+    reached = goals.table([each for each in found.values() if each["reached"]])  # a last column without a word
+    assert reached.plain(40).splitlines()[0] == "goals: 1 of 1 reached"
 
 
 def test_a_baseline_that_was_not_timed_reaches_nothing():

@@ -8,7 +8,8 @@ partials: one launch for all: a block holds row after row and sums what it saw o
 atomics: the blocks add their sums to one row by float32 atomics, no partial sums in memory [apex2018]
 vectorised: partials in accesses of 16 bytes; the next row comes meanwhile, sums move to shared memory [apex2018]
 staged: a block to a multiprocessor; rows wait in shared memory, copied there asynchronously stages ahead [apex2018]
-cluster: the blocks of a cluster hold a longer row and read each other's sums in shared memory [apex2018]
+cluster: the blocks of a cluster hold a longer row and tell one another its sums; teams of their threads take rows by
+  turns, so that one computes while another waits [apex2018]
 """
 
 import torch

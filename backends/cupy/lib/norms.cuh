@@ -1,6 +1,7 @@
 // What the norms share: sums over the threads of a row, and vectors of elements that one access loads or stores.
 #pragma once
 #include "common.cuh"
+#include "kept.cuh"
 
 // Sums over the blockDim.x threads of a row; every thread gets the same bits. A row of one warp needs no barrier, and
 // such rows may share a block. `turn` counts the calls: two halves of `partials` take turns, so that a slow reader of
@@ -114,7 +115,7 @@ template <bool shifted, int length, typename Element> __device__ inline Vector<E
         Vector<Element, length> vector;
         memcpy(&vector.raw, elements, 16);
         if (whole<shifted, length>(col, cols)) {
-            vector.raw = *reinterpret_cast<const uint4*>(row + col);
+            vector.raw = load_kept(row + col);
         } else if (shifted && col < cols) {
 #pragma unroll
             for (int i = 0; i < length; ++i)

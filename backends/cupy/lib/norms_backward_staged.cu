@@ -85,7 +85,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(512) norms_backward_sta
     begin_in_cluster();
     cluster_wait();
 #endif
-    // The rows of a block go along together: all of its threads meet the barriers.
+    // The rows of a block go along together, where its threads meet barriers: in a cluster they do not.
     for (long long base = group * blockDim.y; base < rows; base += step, row += step) {
         uint4 *const xs = ws + (2 * s + 1) * line, *const dys = xs + line;
         s = s + 1 == STAGES ? 0 : s + 1;

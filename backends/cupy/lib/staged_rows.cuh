@@ -6,7 +6,6 @@
 #define TEAMS 1  // rows that a block of a cluster holds, one by the threads of each threadIdx.y
 #endif
 #include "norms.cuh"
-#include "ptx.cuh"
 #if CLUSTER > 1
 #include "hopper.cuh"
 #define IN_CLUSTERS __cluster_dims__(CLUSTER)
@@ -49,7 +48,7 @@ __device__ inline Values load_values(const ELEMENT* row, long long stride, int c
 // Starts to bring a vector to shared memory; elements of other strides come at once.
 __device__ inline void stage(uint4* place, const ELEMENT* row, long long stride, int col, int cols) {
     if constexpr (ALIGNED) {
-        cp_async_16(place, row + col, col < cols ? 16 : 0);
+        cp_async_16_kept(place, row + col, col < cols ? 16 : 0);
     } else {
         *place = load_elements(row, stride, col, cols);
     }
@@ -104,7 +103,9 @@ __device__ inline void tell(float (&numbers)[2][count][places], int own, const f
 // Sums over the threads of a row; every one gets the same bits. A row of one warp needs no barrier. Two halves of
 // `partials` take turns as in row_sums; in a cluster every block gets all of them.
 template <int count> __device__ inline void sums_of_row(float (&values)[count], int& turn) {
-    __shared__ float partials[2][count][CLUSTER == 1 ? 32 : 16 * CLUSTER];
+    constexpr int places = CLUSTER == 1 ? 32 : 16 * CLUSTER / TEAMS;  // a block has 16 warps at most
+    __shared__ float of_teams[TEAMS][2][count][places];
+    auto& partials = of_teams[TEAMS == 1 ? 0 : threadIdx.y];
 #pragma unroll
     for (int i = 0; i < count; ++i) values[i] = warp_sum(values[i]);
     if (CLUSTER == 1 && blockDim.x == 32) return;
@@ -122,12 +123,12 @@ template <int count> __device__ inline void sums_of_row(float (&values)[count], 
     }
     __syncthreads();
 #endif
-    // All loads before the first shuffle; a block of 512 threads has 16 warps.
+    // All loads before the first shuffle.
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         values[i] = 0.0f;
 #pragma unroll
-        for (int at = 0; at < 16 * CLUSTER; at += 32) {
+        for (int at = 0; at < places; at += 32) {
             values[i] += at + lane < last - first ? partials[half][i][first + at + lane] : 0.0f;
         }
     }
