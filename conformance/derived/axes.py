@@ -27,6 +27,8 @@ FEW = (3, 5, 9)  # elements of every axis at once, the first that works, and one
 MANY = 4  # times as many elements as there the first size has; else it is not tried
 USUAL = 64  # most of an axis at the first size
 LARGEST = 20000  # elements of an operand, at the sizes that are chosen here
+OUTPUT = 3  # times as many of an output
+ALONE = 80000  # elements of an operand, where an axis is long and the others are as short as can be
 OWN = 60000  # elements of an operand, at most, where the example is tried as it was given, if it takes no more than OPS
 OPS = 4000  # of a run at the sizes that are chosen here, or as many as the first size has
 STUCK = 60.0  # seconds of one run, after which it is no longer tried in a fork
@@ -225,7 +227,7 @@ def shrunk(
     found = list(values)
     lengths = {n for p, t in enumerate(values) if isinstance(t, torch.Tensor) and p not in state for n in t.shape}
     for n in sorted((n for n in lengths if n > USUAL), reverse=True):
-        if not any(isinstance(t, torch.Tensor) and t.numel() > LARGEST for t in found):
+        if not any(isinstance(t, torch.Tensor) and t.numel() > LARGEST and p not in state for p, t in enumerate(found)):
             break
         places = [(p, a) for p, t in enumerate(found) if isinstance(t, torch.Tensor) for a in range(t.ndim)]
         alike = [(p, a) for p, a in places if found[p].shape[a] == n and p not in state]
@@ -301,6 +303,11 @@ def ranks(shapes: Shapes | None) -> list[int] | None:
     return None if shapes is None else [len(shape) for shape in shapes]
 
 
+def _most(shapes: Shapes | None) -> int:
+    """The elements of the largest output."""
+    return max(map(math.prod, shapes or ()), default=0)
+
+
 def change_of(axes: Sequence[Axis], sizes: Mapping[str, int]) -> dict[Place, int]:
     """The lengths of the operands' axes at these sizes."""
     return {place: sizes[axis.letter] for axis in axes for place in axis.places}
@@ -321,13 +328,20 @@ def sizes_of(
 
     def at(sizes: dict[str, int], largest: float = LARGEST) -> bool:
         change = change_of(axes, sizes)
-        if not have_room(values, change):
+        if not have_room(values, change) or _elements(values, axes, sizes) > largest:
             return False
-        given = resized(values, change)
-        most = max((t.numel() for t in given if isinstance(t, torch.Tensor)), default=0)
-        return most <= largest and usual is not None and ranks(works(function, given, known)) == usual
+        shapes = works(function, resized(values, change), known)
+        return usual is not None and ranks(shapes) == usual and _most(shapes) <= max(OUTPUT * largest, first)
 
-    known = Known() if known is None else known
+    def thin() -> dict[str, int]:
+        """As few elements of each axis as the function works with, two at least."""
+        found = fewer or base
+        for axis in axes:
+            two = {**found, axis.letter: 2}
+            found = two if axis.step == 1 and found[axis.letter] > 2 and at(two) else found
+        return found
+
+    known, first = Known() if known is None else known, 0
     usual = ranks(works(function, values, known))
 
     def ended(sizes: dict[str, int]) -> str | None:
@@ -344,6 +358,7 @@ def sizes_of(
                     if small <= USUAL and _elements(values, axes, base) <= LARGEST:
                         break
     found = [base]
+    first = _most(works(function, resized(values, change_of(axes, base)), known))
     if asked is None and usual is not None:
         known.most = max(OPS, _ops_of(function, resized(values, change_of(axes, base))))
     fewer: dict[str, int] = {}
@@ -361,12 +376,13 @@ def sizes_of(
             sizes = {**base, axis.letter: n}
             if sizes in found:
                 continue
-            if at(sizes, LARGEST if asked is None else math.inf):
-                found.append(sizes)
-            elif (
-                fewer and n > base[axis.letter] and at({**fewer, axis.letter: n})
-            ):  # too many elements beside the others
-                found.append({**fewer, axis.letter: n})
+            ways = [(base, LARGEST if asked is None else math.inf)]
+            if asked is None and n > base[axis.letter]:  # it may have too many elements beside the others
+                ways += [(fewer, LARGEST)] if fewer else []
+                ways += [(thin(), ALONE)]
+            working = ({**others, axis.letter: n} for others, most in ways if at({**others, axis.letter: n}, most))
+            if (one := next(working, None)) is not None:
+                found.append(one)
             elif asked is not None:
                 how = f"ends its process ({ended(sizes)})" if ended(sizes) else "does not work"
                 raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")
@@ -393,8 +409,7 @@ def _length(example: Sequence[Any], place: Place) -> int | None:
 
 
 def _elements(values: Sequence[Any], axes: Sequence[Axis], sizes: Mapping[str, int]) -> int:
-    """The elements of the largest operand."""
+    """The elements of the largest operand, of those that have an axis which is not fixed."""
     change = change_of(axes, sizes)
-    return max(
-        math.prod(change[p, a] for a in range(t.ndim)) for p, t in enumerate(values) if isinstance(t, torch.Tensor)
-    )
+    varied = {position for axis in axes if axis.step for position, _ in axis.places}
+    return max((math.prod(change[p, a] for a in range(values[p].ndim)) for p in varied), default=0)

@@ -31,7 +31,7 @@ from touchstone.conformance.derived.samples import (
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.budget import ROUNDED, Expected, finite
 from touchstone.conformance.spec.compare import compare
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Inputs, Operand, Output, dtype_name
+from touchstone.conformance.spec.contract import DTYPES, Also, Case, Contract, Draw, Inputs, Operand, Output, dtype_name
 from touchstone.conformance.spec.returned import is_plain_sequence
 from touchstone.conformance.spec.words import expected_one_of, not_one_of
 
@@ -609,12 +609,21 @@ def made_of(
         rebuilt=rebuilt,
     )
     made.values = {family: _family(made, family, move) for family, move in found.moves.items()}
+    made.also = _long(found, options)
     several = len(found.outputs) > 1
     made.outputs = {
         f"y{number}" if several else "y": Output(" ".join(axes), _dtype_of(made, number))
         for number, axes in enumerate(found.outputs)
     }
     return made
+
+
+def _long(found: Found, options: Options) -> dict[str, Also]:
+    """Where each axis is longest, if that is not the first size, values that are largest at its end."""
+    first, family = found.sizes[0], families.ENDS if families.ENDS in found.moves else None
+    longest = {axis.letter: max(found.sizes, key=lambda size: size[axis.letter]) for axis in found.axes if axis.step}
+    long = {letter: size for letter, size in longest.items() if size[letter] > first[letter]}
+    return {f"end_of_{letter}": Also(size, family, dtype=options.dtypes[0]) for letter, size in long.items()}
 
 
 def _alike(answer: torch.Tensor, plain: torch.Tensor) -> bool:

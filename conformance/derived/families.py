@@ -15,6 +15,7 @@ Make = Callable[[Draw, Shape], torch.Tensor]
 SPECIAL = "nonfinite"  # of one operand; where there are several: "nonfinite_x"
 WHOLE = "integers"
 SPARSE = "sparse"
+ENDS = "ends"
 EQUAL = "equal"  # operands of one shape have the same values: differences of 0, where an eps or a margin counts
 BETWEEN = 0.425  # of 2^-7 above a number of bfloat16, and so 0.4 of 2^-10 above one of float16
 THERE = 8  # elements that are not 0, at most, of the family "sparse"
@@ -50,6 +51,17 @@ def sparse(draw: Draw, shape: Shape) -> torch.Tensor:
     return x
 
 
+def ends(draw: Draw, shape: Shape) -> torch.Tensor:
+    """Normal values, those at the end of each axis 8 times as large: a maximum that leaves out the last elements is
+    seldom wrong where all are alike."""
+    x = draw.normal(shape)
+    last = torch.zeros(tuple(shape), dtype=torch.bool)
+    for axis, n in enumerate(shape):
+        if n > 1:
+            last.select(axis, n - 1).fill_(True)
+    return torch.where(last, 8 * x, x)
+
+
 def integers(draw: Draw, shape: Shape) -> torch.Tensor:
     """0, 1 and 2: where every intermediate is a whole number, the answer must be bit-equal."""
     return draw.integers(shape, 0, 3)
@@ -71,6 +83,7 @@ MAKES: Mapping[str, Make] = {
     "rows": rows,
     "cancelling": cancelling,
     "ascending": values.ascending,
+    ENDS: ends,
     SPARSE: sparse,
     WHOLE: integers,
 }

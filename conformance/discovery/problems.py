@@ -22,7 +22,11 @@ from touchstone.conformance.derived.noise import Parts
 from touchstone.conformance.derived.samples import sample
 from touchstone.conformance.discovery import importing
 
+Change = Mapping[int | str, int]  # what to put for a size, wherever it stands, or for that of a name
+
 LEAST = 9  # a smaller number is no size worth making smaller
+LEAST_OF_INPUTS = 5  # of a size that is of inputs alone
+OF_INPUTS = (33, 24, 16, 12, 8, 6, 4)  # the largest of such sizes, but that larger ones stay larger, by 2
 LARGEST = 60000  # elements of an input, a parameter or an output
 SKETCHED = 10 * LARGEST  # what has more is not run to look whether it does
 # what sizes are changed to in turn, powers of two and others: as large as LARGEST allows, so that they tell axes apart
@@ -40,9 +44,9 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
     are the same at others (conformance/derived/modules.py). ValueError says what is wrong with the file."""
     tree = ast.parse(path.read_text(), str(path))
     sizes = sorted(set(_numbers(tree)))
-    larger: list[tuple[tuple[float, int], Mapping[int, int]]] = []
-    own = [{n: n for n in sizes}] if _is_small(tree, path) else []
-    for change in itertools.chain(own, _changes(sizes)):
+    larger: list[tuple[tuple[float, int], Change]] = []
+    own: list[Change] = [{n: n for n in sizes}] if _is_small(tree, path) else []
+    for change in itertools.chain(own, _changes_of_inputs(tree, sizes), _changes(sizes)):
         if len(change) < len(sizes) and any(most <= SKETCHED for (most, _), _ in larger):
             continue  # it runs with all sizes smaller, and one that stays makes nothing smaller
         try:
@@ -67,7 +71,7 @@ def small(path: Path) -> tuple[torch.nn.Module, list[Any]]:
 
 
 def _siblings(
-    tree: ast.Module, path: Path, change: Mapping[int, int], model: torch.nn.Module
+    tree: ast.Module, path: Path, change: Change, model: torch.nn.Module
 ) -> Iterator[tuple[torch.nn.Module, list[Any]]]:
     """The model built with one size changed, as often as its parameters have other shapes then."""
 
@@ -89,7 +93,51 @@ def _siblings(
             yield other, inputs
 
 
-def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
+def _changes_of_inputs(tree: ast.Module, sizes: list[int]) -> Iterator[Change]:
+    """What to put for sizes of inputs alone, by name, where others make the model: fewer channels may be as many as
+    there are groups, or one block of a kernel, and no other size of an input shows what more of them would. Then beside
+    smaller ones of the others."""
+    named, built = _named(tree), _building(tree)
+    inputs = {name: n for name, n in named.items() if name not in built and n >= LEAST_OF_INPUTS}
+    if not inputs or not any(n in sizes for name, n in named.items() if name in built):
+        return
+    order = sorted(set(inputs.values()))
+    smaller = [{name: min(n, most + 2 * order.index(n)) for name, n in inputs.items()} for most in OF_INPUTS]
+    yield from ({**{n: n for n in sizes}, **few} for few in smaller)
+    for powers, others in SMALLER:
+        scheme = _smaller(sizes, _growing(powers), _growing(others))
+        yield from ({**scheme, **few} for few in smaller if len(set(scheme.values())) == len(sizes))
+
+
+def _building(tree: ast.Module) -> set[str]:
+    """The names that building the model asks for, those in the values of such names too."""
+    found: set[str] = set()
+    asked: list[ast.AST] = [n for n in tree.body if isinstance(n, ast.ClassDef) or _is_function(n, "get_init_inputs")]
+    while asked:
+        loaded = set().union(*map(_free, asked)) - found
+        found |= loaded
+        asked = [n.value for n in tree.body if isinstance(n, ast.Assign) and loaded & _targets(n)]
+    return found
+
+
+def _free(node: ast.AST) -> set[str]:
+    """The names that a piece of code takes from around it."""
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {
+        n.arg for n in ast.walk(node) if isinstance(n, ast.arg)
+    }
+    return {n.id for n in names} - own
+
+
+def _is_function(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+def _targets(node: ast.Assign) -> set[str]:
+    return {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _changes(sizes: list[int]) -> Iterator[Change]:
     """What to put for each size: all of them smaller, and smaller still; then all but one or two. First of all so that
     sizes which differ still do: groups of one channel each would be another problem."""
     schemes = [_smaller(sizes, _growing(powers), _growing(others)) for powers, others in SMALLER]
@@ -103,7 +151,7 @@ def _changes(sizes: list[int]) -> Iterator[Mapping[int, int]]:
                     yield {n: m for n, m in smaller.items() if n not in kept}
 
 
-def _smaller(sizes: list[int], powers: Iterator[int], others: Iterator[int]) -> dict[int, int]:
+def _smaller(sizes: list[int], powers: Iterator[int], others: Iterator[int]) -> dict[int | str, int]:
     return {n: min(n, next(powers) if n & (n - 1) == 0 else next(others)) for n in sizes}
 
 
@@ -124,29 +172,42 @@ def _numbers(tree: ast.AST) -> Iterator[int]:
 
 def _named(tree: ast.Module) -> dict[str, int]:
     """The sizes that have names, outside of classes and functions."""
-    return {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    return {name: value.value for node in tree.body for name, value in _assigned(node)}  # type: ignore[misc]
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
+    """The names of whole numbers, and these, in `a = b = 8` or `a, b = 8, 16`."""
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        pairs = [(target, node.value)]  # type: ignore[attr-defined]
+        if isinstance(target, ast.Tuple) and isinstance(value := pairs[0][1], ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=False))
+        for one, value in pairs:
+            if isinstance(one, ast.Name) and isinstance(value, ast.Constant) and type(value.value) is int:
+                yield one.id, value
 
 
 class _Replaced(ast.NodeTransformer):
-    def __init__(self, change: Mapping[int, int]):
+    def __init__(self, change: Change):
         self.change = change
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        by_name = {id(value): self.change[name] for name, value in _assigned(node) if name in self.change}
+        values = [value for _, value in _assigned(node) if id(value) in by_name]
+        self.generic_visit(node)
+        for value in values:
+            value.value = by_name[id(value)]
+        return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         if type(node.value) is int and node.value in self.change:
-            return ast.copy_location(ast.Constant(self.change[node.value]), node)
+            node.value = self.change[node.value]
         return node
 
 
-def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mapping[str, Any]:
+def _executed(tree: ast.Module, path: Path, change: Change) -> Mapping[str, Any]:
     found = types.ModuleType(path.stem)
     found.__file__ = str(path)
     changed = ast.fix_missing_locations(_Replaced(change).visit(ast.parse(ast.unparse(tree))))
@@ -158,9 +219,7 @@ def _executed(tree: ast.Module, path: Path, change: Mapping[int, int]) -> Mappin
     return names
 
 
-def _built(
-    tree: ast.Module, path: Path, change: Mapping[int, int], run: bool = False
-) -> tuple[torch.nn.Module, list[Any], int]:
+def _built(tree: ast.Module, path: Path, change: Change, run: bool = False) -> tuple[torch.nn.Module, list[Any], int]:
     """The model, its inputs, and the elements of the largest tensor. What is far too large is run, and has values, only
     if `run`."""
     names = _executed(tree, path, change)
@@ -199,7 +258,7 @@ def _is_small(tree: ast.Module, path: Path) -> bool:
     return sketch is not None and sketch[2] <= LARGEST
 
 
-def _goes_together(tree: ast.Module, path: Path, change: Mapping[int, int]) -> bool:
+def _goes_together(tree: ast.Module, path: Path, change: Change) -> bool:
     """Whether the shapes of a model and of its inputs do, as far as that shows without values."""
     if (sketch := _sketched(_executed(tree, path, change))) is None:
         return True

@@ -55,8 +55,9 @@ def test_sizes_are_one_axis_at_a_time_and_work():
     assert sizes[0] == {"A": 2, "B": 8, "C": 5, "D": 6}
     assert {4, 12, 132} <= {size["B"] for size in sizes}
     assert sizes[1] == {"A": 2, "B": 4, "C": 3, "D": 3}
-    for size in sizes[2:]:  # from the first, or from that of few elements
-        assert min(sum(size[letter] != from_[letter] for letter in size) for from_ in sizes[:2]) <= 1
+    shortest = {"A": 2, "B": 4, "C": 2, "D": 2}
+    for size in sizes[2:]:  # from the first, or from those of few elements
+        assert min(sum(size[letter] != from_[letter] for letter in size) for from_ in (*sizes[:2], shortest)) <= 1
     assert any(size["A"] == 0 for size in sizes) and any(size["D"] == 129 for size in sizes)
 
 
@@ -269,3 +270,25 @@ def test_sizes_at_which_a_loop_has_too_many_steps_are_not_tried():
     contract = derive(stepped, drawn((6, 4)))
     steps = {size["A"] for size in contract.sizes}
     assert {1, 37, 257} <= steps and 1025 not in steps
+
+
+def test_fixed_parameters_do_not_count_as_elements_and_outputs_do():
+    """A weight of 65536 elements beside 2 x 64 x 10 x 10 of x, whose other sizes are tried all the same."""
+    values = drawn((2, 64, 10, 10), (64, 64, 4, 4))
+    found = axes.find(F.conv2d, values, frozenset({1}))
+    sizes = axes.sizes_of(F.conv2d, values, found, known=axes.Known())
+    assert sizes[0]["A"] == 2 and sizes[0]["C"] == 10
+    assert {1, 0} <= {size["A"] for size in sizes} and 37 in {size["C"] for size in sizes}
+
+    def spread(x):
+        return x.repeat(1, 64)
+
+    wide = axes.sizes_of(spread, drawn((8, 8)), axes.find(spread, drawn((8, 8))))
+    assert max(size["A"] * size["B"] for size in wide) * 64 <= axes.OUTPUT * axes.ALONE
+
+
+def test_one_axis_is_as_long_as_others_where_these_are_as_short_as_can_be():
+    """3 x 32 x 1025 elements would be too many beside 32 fixed channels, two rows are not."""
+    values = drawn((4, 32, 64), (32, 64, 5))
+    sizes = axes.sizes_of(F.conv_transpose1d, values, axes.find(F.conv_transpose1d, values, frozenset({1})))
+    assert any(size["A"] == 2 and size["C"] == 1025 for size in sizes)

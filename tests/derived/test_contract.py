@@ -662,6 +662,17 @@ def test_an_eps_that_counts_where_operands_are_equal_is_missed():
     assert not compare(loss(a, p, n, eps=0), expected["y"], torch.float32).ok
 
 
+def test_a_maximum_that_leaves_out_the_last_elements_is_missed():
+    """Of 129 to 1025 elements beside three, which are the largest in fewer than one of a hundred draws."""
+
+    def without_the_last(x):
+        whole = max(1, x.shape[1] // 128)
+        return torch.stack([part.amax(1) for part in x.split(128, 1)[:whole]]).amax(0)
+
+    report = check_against(lambda x: x.amax(1), without_the_last, drawn((8, 100, 24)), dtypes=["float32"], **QUICK)
+    assert not report.passed and any("-ends" in f.case for f in report.findings)
+
+
 def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
     x, p = (*drawn((12, 40)), torch.linspace(0.1, 0.9, 40))
     contract = derive(lambda x, p: x * torch.log(p), [x, p], keep=["x"], domain={"p": (0.1, 0.9)})
