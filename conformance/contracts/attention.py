@@ -91,6 +91,7 @@ ALSO = {
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8), "growing_keys", {"scale": -0.3}),
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
+LOW = 9.0  # how far below the largest score weights lie that count where there are thousands of them
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
 LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=64, Sk=40, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
@@ -191,6 +192,17 @@ def small_addends(draw: Draw):
     v[...] = values.small_addend(v.shape[2]) * signs
     v[..., :1, :] = values.LARGE_ADDEND * signs
     return q * 0.25, k * 0.25, v
+
+
+def low_weights(draw: Draw):
+    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    q, k, v = heads(draw)
+    q[...], k[...] = 0, 0
+    q[..., 0] = 2
+    k[..., 1:, 0] = (
+        (0.25 * draw.normal(k[..., 1:, 0].shape) - LOW) / 2 / softmax_scale(draw.param["scale"], q.shape[-1])
+    )
+    return q, k, v
 
 
 def _family(make):
@@ -335,6 +347,7 @@ contract = Contract(
     also=ALSO
     | {
         "many_keys": Also(MANY_KEYS, _family(small_addends), dtype="float16"),
+        "low_weights": Also(MANY_KEYS, _family(low_weights)),
         "low_scores": Also(LOW_SCORES, "far_below"),
     },
     int64_index=Int64Index(BEYOND_INT32, rows=dict.fromkeys("qkv", 0)),

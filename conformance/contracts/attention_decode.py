@@ -125,6 +125,7 @@ ALSO = {
     "many_keys": Also(  # 4161 of them
         dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "low_weights": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=6241, D=16), _family(attention.low_weights)),
     "equal_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=96, D=16), _family(equal_scores), dtype="float16"),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=24, D=16), _family(attention.far_below)),
     # 513 of them: than whole tiles, than whole parts

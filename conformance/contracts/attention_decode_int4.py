@@ -23,7 +23,7 @@ from touchstone.conformance.contracts._decode import (
     sequences_are_independent,
     spoil,
 )
-from touchstone.conformance.contracts.attention import softmax_scale
+from touchstone.conformance.contracts.attention import LOW, softmax_scale
 from touchstone.conformance.contracts.attention_decode import WIDTHS
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.baselines import Bench, eager
@@ -162,6 +162,15 @@ def _growing_keys(draw: Draw, drawn) -> None:
     drawn["k_scales"][..., 1:] += ramp
 
 
+def _low_weights(draw: Draw, drawn) -> None:
+    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    dim = draw.size["D"]
+    low = 0.25 * draw.normal(drawn["k_scales"].shape[:-1]) - LOW
+    low[:, :, :1] = 0
+    drawn["q"] = torch.full_like(drawn["q"], 2 / dim)
+    drawn["k_scales"][..., 0], drawn["k_scales"][..., 1] = 0, low / 2 / softmax_scale(draw.param["scale"], dim)
+
+
 def _large(draw: Draw, drawn) -> None:
     """Scores of some hundreds: exp without the maximum subtracted overflows."""
     drawn["q"] = drawn["q"] * 8
@@ -224,6 +233,7 @@ ALSO = {
     "wide_heads": Also(_size(3, 4, 2, 3, 40, 160, 5), dtype="bfloat16"),
     **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
+    "low_weights": Also(_size(1, 2, 1, 1, 6241, 16, 1), _family(_low_weights)),
     "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1)),  # 513 of them: than whole tiles, than whole parts
     "keys_beyond_16_bits": Also(_size(1, 1, 1, 1, BEYOND_16_BITS, 8, 1)),
     # the last key, in a tile of its own, is seen by one query of three

@@ -231,6 +231,7 @@ ALSO = {
     "many_keys": Also(  # 4171 of them, on 261 pages
         dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.small_addends), dtype="float16"
     ),
+    "low_weights": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.low_weights)),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, P=7, page=8, n=3, D=16), _family(attention.far_below)),
     "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16)),  # 513 of them
     "keys_beyond_16_bits": Also(dict(B=1, Hq=1, Hkv=1, Sq=1, P=1030, page=64, n=1538, D=8)),  # 65622 of them

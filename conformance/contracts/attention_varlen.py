@@ -108,6 +108,7 @@ contract = Contract(
     also=packing.ALSO
     | {
         "many_keys": Also(packing.MANY_KEYS, packing.family(attention.small_addends), dtype="float16"),
+        "low_weights": Also(packing.MANY_KEYS, packing.family(attention.low_weights)),
         "low_scores": Also(packing.LOW_SCORES, packing.family(attention.far_below)),
     },
     large=packing.LARGE,

@@ -468,6 +468,7 @@ contract = Contract(
     | ALSO
     | {
         "many_keys": Also(attention.MANY_KEYS, _family(attention.small_addends), dtype="float16"),
+        "low_weights": Also(attention.MANY_KEYS, _family(attention.low_weights)),
         "low_scores": Also(attention.LOW_SCORES, _family(attention.far_below)),
         "documents_coming_back": Also(SQUARE, coming_back),
         "bias_beyond_16_bits": BIAS_BEYOND_16_BITS,

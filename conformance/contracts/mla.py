@@ -230,6 +230,17 @@ def _small_addends(draw: Draw):
     return drawn | {"q_nope": drawn["q_nope"] * 0, "q_rope": drawn["q_rope"] * 0.25}
 
 
+def _low_weights(draw: Draw):
+    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    drawn = _drawn(draw)
+    low = 0.25 * draw.normal((*drawn["k_rope"].shape[:-1], 1)) - attention.LOW
+    low[:, :1] = 0
+    drawn["k_rope"] = (
+        low / draw.size["Dr"] / attention.softmax_scale(draw.param["scale"], draw.size["Dn"] + draw.size["Dr"])
+    )
+    return drawn | {"q_nope": drawn["q_nope"] * 0, "q_rope": torch.ones_like(drawn["q_rope"])}
+
+
 def _many_latents(draw: Draw):
     """All scores 0; of the sums over the latents, alike for all keys, the first term is large and the others are small:
     each tile of them adds less than half a unit of what is there in 16 bits."""
@@ -244,6 +255,7 @@ ALSO = {
     "many_latents": Also(dict(zip(AXES, (1, 2, 3, 8, 8, 4, 512, 8), strict=True)), _many_latents, dtype="float16"),
     "many_heads": Also(dict(zip(AXES, (2, 24, 1, 33, 96, 24, 40, 160), strict=True)), dtype="float16"),
     "many_keys": Also(dict(zip(AXES, (1, 2, 2, 4161, 8, 8, 16, 8), strict=True)), _small_addends, dtype="float16"),
+    "low_weights": Also(dict(zip(AXES, (1, 2, 2, 4161, 8, 8, 16, 8), strict=True)), _low_weights),
     # of float32, which may be cut to TF32 there alone
     "whole_tiles": Also(dict(zip(AXES, (1, 2, 16, 32, 16, 16, 32, 16), strict=True))),
     # three tiles of 64 latents, and 8; a whole tile of queries and not of keys

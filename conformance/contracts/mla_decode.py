@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._decode import (
     BEYOND_16_BITS,
     apart,
@@ -190,11 +191,21 @@ def _low_scores(draw: Draw):
     return q, cache
 
 
+def _low_weights(draw: Draw):
+    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    q, cache = _normal(draw)
+    q[...], cache[..., -1] = 0, 0
+    q[..., -1] = 2
+    cache[:, 1:, -1] = (0.25 * draw.normal(cache[:, 1:, -1].shape) - attention.LOW) / 2 / draw.param["scale"]
+    return q, cache
+
+
 ALSO = {
     "many_heads": Also(dict(zip(AXES, (3, 24, 1, 33, 120, 96), strict=True)), dtype="float16"),
     "many_keys": Also(  # 4161 of them
         dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_small_addends), dtype="float16"
     ),
+    "low_weights": Also(dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_low_weights)),
     "low_scores": Also(dict(zip(AXES, (3, 3, 1, 24, 24, 16), strict=True)), _family(_low_scores)),
     "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
     "keys_beyond_16_bits": Also(dict(zip(AXES, (1, 1, 1, BEYOND_16_BITS, 12, 8), strict=True))),

@@ -365,6 +365,16 @@ def without_low_rows(fn):
     return wrong
 
 
+def without_low(x):
+    """Without what lies 8 below the largest of its row, as a tile is skipped that does."""
+    return x.masked_fill(x < x.amax(-1, keepdim=True) - 8, -torch.inf)
+
+
+def lowered(keys):
+    """Keys whose scores are low have no weight at all."""
+    return torch.where((keys < -0.5).any(-1, keepdim=True), 1e4 * keys.clamp_max(0), keys)
+
+
 def in_lanes_of_16_bits(fn):
     """Each of 256 lanes adds up every 256th term in the dtype."""
 
@@ -1032,6 +1042,13 @@ WRONG = [
     ("glu_backward", "tails_silu", an_exponential_in_16_bits),
     *((op, "low_scores", without_low_rows) for op in (*ATTENTION, *CACHED[::2], "mla_decode")),
     *((op, "low_scores", changed(lse=lambda x: x.masked_fill(x < -5e4, -torch.inf))) for op in ATTENTION_BACKWARD[1:]),
+    *((op, "low_weights", changed(x=without_low)) for op in ("softmax", "online_softmax")),
+    *((op, "low_weights", changed(logits=without_low)) for op in ("cross_entropy", "cross_entropy_backward")),
+    *((op, "low_weights", changed(k=lowered)) for op in (*ATTENTION, "attention_decode")),
+    ("attention_decode_int4", "low_weights", changed(k_scales=lowered)),
+    ("attention_paged", "low_weights", changed(k_cache=lowered)),
+    ("mla", "low_weights", changed(k_rope=lowered)),
+    ("mla_decode", "low_weights", changed(cache=lowered)),
     *((op, "small_addends_of_lanes", in_lanes_of_16_bits) for op in ("dot", "reduce", "reduce_rows")),
     ("mla", "many_latents", projected_in_tiles_of_16_bits),
     *((op, "one_column", a_sum_of_a_little_more) for op in ("softmax", "online_softmax")),
