@@ -88,6 +88,9 @@ class OptionalParts(Protocol):
     def displaced(self, error: BaseException, device: str) -> bool:
         """Whether a call raised `error` because its kernels were set up for the other device than `device`."""
 
+    def cannot(self, error: BaseException, device: str) -> str | None:
+        """Why a user's call that raised `error` says nothing about its kernel, or None."""
+
     def launched(self, call: Callable[[], Any]) -> list[Any]:
         """The compiled kernels that a call launches on a GPU, as `resources` takes them."""
 

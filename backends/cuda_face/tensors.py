@@ -24,14 +24,42 @@ _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "ran
 _METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty_strided")
 _FACTORIES_OF_TORCH = default_device._device_constructors()  # torch keeps its list; made now, it has torch's functions
 _BASE: Any = torch._C.TensorBase  # type: ignore[attr-defined]
+_INTERFACE: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
 TENSOR_DEVICE = _BASE.__dict__["device"]
 
 _host: dict[int, weakref.ref[torch.Tensor]] = {}  # by storage, tensors that would be on the CPU beside a GPU
+_asked: dict[int, weakref.ref[torch.Tensor]] = {}  # by address, tensors whose address was asked for
 
 
 def forget() -> None:
-    """No tensor is on the CPU any longer."""
+    """No tensor is on the CPU any longer, and no address is known."""
     _host.clear()
+    _asked.clear()
+
+
+def at(address: int) -> torch.Tensor | None:
+    """The tensor whose `data_ptr()` has given this address to other code, or what follows in it; None where it gave
+    none such, or the tensor is no longer."""
+    found = _asked.get(address)
+    if found is not None:
+        return found()
+    for start, reference in _asked.items():
+        tensor = reference()
+        if tensor is None or not start < address or not all(tensor.stride()):
+            continue
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        skipped, rest = divmod(address - start, tensor.element_size())
+        if tensor.numel() and skipped <= last and not rest:
+            offset = tensor.storage_offset() + skipped
+            return tensor.detach().as_strided((last + 1 - skipped,), (1,), offset)
+    return None
+
+
+def _data_ptr(self: torch.Tensor) -> int:
+    address = _BASE.data_ptr(self)
+    if outside() and not on_host(self):
+        _asked[address] = weakref.ref(self)
+    return address
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -155,6 +183,23 @@ def _moved(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return after.clone() if shared else after
 
 
+def _array_interface(self: torch.Tensor) -> dict[str, Any]:
+    """How Numba and CuPy take a tensor: as torch describes one on a GPU. Raises AttributeError or RuntimeError where
+    torch does."""
+    if not outside() or on_host(self) or TENSOR_DEVICE.__get__(self).type != "cpu" or self.layout is not torch.strided:
+        return _INTERFACE.__get__(self)
+    if self.requires_grad:
+        raise RuntimeError("Can't get __cuda_array_interface__ on a tensor that requires grad: use .detach()")
+    note("Tensor.__cuda_array_interface__")
+    return {
+        "typestr": "<V2" if self.dtype is torch.bfloat16 else self.numpy().dtype.str,
+        "shape": tuple(self.shape),
+        "strides": None if self.is_contiguous() else tuple(n * self.element_size() for n in self.stride()),
+        "data": (self.data_ptr() if self.numel() else 0, False),
+        "version": 2,
+    }
+
+
 def _cuda(self: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
     index(device)
     if outside():
@@ -213,6 +258,8 @@ def patches() -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "is_cuda", _seen(_BASE.__dict__["is_cuda"], lambda x: not on_host(x), "Tensor.is_cuda")),
         (torch.Tensor, "is_cpu", _seen(_BASE.__dict__["is_cpu"], on_host, "Tensor.is_cpu")),
         (torch.Tensor, "get_device", _get_device),
+        (torch.Tensor, "data_ptr", _data_ptr),
+        (torch.Tensor, "__cuda_array_interface__", property(_array_interface)),
         (torch.Tensor, "to", _to),
         (torch.Tensor, "cuda", _cuda),
         (torch.Tensor, "cpu", _cpu),

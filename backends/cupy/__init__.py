@@ -7,12 +7,14 @@ if __name__ != "touchstone.backends.cupy":
         "inside it) on PYTHONPATH, so that `import cupy` finds CuPy itself"
     )
 
+import contextlib
 import functools
 import importlib.util
 import math
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,8 @@ from typing import Any
 from touchstone.backends import EMULATOR, emulator
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.emulator import compiler
+from touchstone.backends.gpus import Gpu
+from touchstone.backends.later import Later
 from touchstone.backends.storage import artefacts, folders
 
 ALIASES: dict[str, str] = {}
@@ -87,6 +91,41 @@ def adopt(fn: Callable[..., Any], device: str) -> None:
     """A user's function needs nothing changed; the emulator needs a folder that outlives the process it runs in."""
     if device == "cpu":
         artefacts.store().settle()
+
+
+_later = Later("cupy", lambda: None)
+
+
+@contextlib.contextmanager
+def answering(gpu: Gpu) -> Iterator[None]:
+    """Within: CuPy's raw kernels, as a user's file makes them, run in the emulator."""
+    if "cupy" not in sys.modules and not _later.watching:
+        yield
+        return
+    from touchstone.backends.cupy.runtime import launched
+
+    with contextlib.ExitStack() as stack:
+        if "cupy" in sys.modules:
+            stack.enter_context(launched.emulated())
+        else:
+            _later.then = lambda: stack.enter_context(launched.emulated())
+        yield
+        _later.then = None
+
+
+def expect(device: str) -> None:
+    """Run the raw kernels of a CuPy that a user's function imports later in the emulator."""
+    if device == "cpu" and "cupy" not in sys.modules and importlib.util.find_spec("cupy") and not emulator.why_not():
+        _later.watch()
+
+
+def cannot(error: BaseException, device: str) -> str | None:
+    """Why a call on the CPU that raised `error` says nothing about its kernel: CuPy found no GPU; else None."""
+    from touchstone.backends.cupy.runtime import launched
+
+    if device == "cpu" and launched.lacks_gpu(error):
+        return f"CuPy needs a GPU, but for RawKernel and RawModule: {error}"
+    return None
 
 
 def ready(text: str) -> list[Path]:

@@ -5,7 +5,7 @@ raised as a KernelError. `schedule`, `races` and `zeroed_locals` are context man
 covered.
 """
 
-from touchstone.backends.emulator.arguments import Texture
+from touchstone.backends.emulator.arguments import Address, Bytes, Texture
 from touchstone.backends.emulator.compiler import CompileError, why_not
 from touchstone.backends.emulator.errors import (
     Deadlock,
@@ -23,6 +23,8 @@ from touchstone.backends.emulator.program import Program, compile
 from touchstone.backends.emulator.tensormaps import TensorMap
 
 __all__ = [
+    "Address",
+    "Bytes",
     "CompileError",
     "Deadlock",
     "DivergentBarrier",

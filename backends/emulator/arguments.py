@@ -47,6 +47,18 @@ class _Texture(ctypes.Structure):
     ]
 
 
+class Address(NamedTuple):
+    """A pointer to where an array begins, whatever the types of the array and of the parameter are."""
+
+    array: Any
+
+
+class Bytes(NamedTuple):
+    """A number, or None, of which the parameter takes the first bytes, whatever its type is."""
+
+    data: bytes
+
+
 class Move(NamedTuple):
     """Memory that a kernel is given at another address than it has."""
 
@@ -215,6 +227,14 @@ class Packing:
                 return encoded
             self._tables.append(encoded)
             return ctypes.c_uint64(self._region(encoded, name))
+        if isinstance(argument, Address):
+            if size != 8:
+                raise TypeError(f"{self.kernel}: {name}: expected {size} bytes, got an address")
+            return ctypes.c_uint64(self._region(argument.array, name))
+        if isinstance(argument, Bytes):
+            if len(argument.data) < size:
+                raise TypeError(f"{self.kernel}: {name}: expected {size} bytes, got {len(argument.data)}")
+            return aligned(argument.data[:size])
         numbers = parameter.scalar.decode() if kind == "x" else "x"
         if numbers in "fiu" and isinstance(argument, (list, tuple)) and len(argument) * parameter.scalar_bytes == size:
             return aligned(np.array(argument, f"{numbers}{parameter.scalar_bytes}").tobytes())
@@ -348,8 +368,10 @@ class Packing:
 def arrays(arguments: Any) -> Iterator[Any]:
     """Every array in arguments, in lists and structures too."""
     for argument in arguments.values() if isinstance(arguments, Mapping) else arguments:
-        if isinstance(argument, (Texture, TensorMap)):
+        if isinstance(argument, (Texture, TensorMap, Address)):
             argument = argument.array
+        if isinstance(argument, Bytes):
+            continue
         if isinstance(argument, (list, tuple, Mapping)):
             yield from arrays(argument)
         elif isinstance(argument, np.ndarray) or hasattr(argument, "data_ptr"):

@@ -112,6 +112,11 @@ def displaced(error: BaseException, device: str) -> bool:
     return elsewhere or any(says(error, device) for says in _parts("displaced"))
 
 
+def cannot(error: BaseException, device: str) -> str | None:
+    """Why a call that raised `error` says nothing about its kernel; None where it does."""
+    return next((why for says in _parts("cannot") if (why := says(error, device))), None)
+
+
 def _parts(name: str) -> list[Callable[..., Any]]:
     """The functions of this name of the backends that have one."""
     found = [getattr(registry.backend(backend), name, None) for backend in registry.backends()]

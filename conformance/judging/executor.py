@@ -181,7 +181,7 @@ class InProcess:
                     copies = watch.copies if watch is not None else ()
                     seen.writer = _writer(writers, copies, seen.values, *manner.element)
         except Exception as error:
-            seen.raised = _raised(error)
+            seen.raised = _raised(error, subject.device)
             if debug and seen.raised.kind == RAISES:
                 raise
             seen.displaced = not subject.own and launching.displaced(error, subject.device)
@@ -289,14 +289,16 @@ def _tensors(returned: Any) -> list[torch.Tensor]:
     return [one for one in several if isinstance(one, torch.Tensor)]
 
 
-def _raised(error: Exception) -> Raised:
-    kind = RAISES
+def _raised(error: Exception, device: str) -> Raised:
+    kind, text = RAISES, said(error)
     if isinstance(error, NotImplementedError):
         kind = DECLINES
     elif isinstance(error, CANNOT_RUN):
         kind = CANNOT
+    elif missing := launching.cannot(error, device):
+        kind, text = CANNOT, missing
     names = tuple(cls.__name__ for cls in type(error).__mro__)
-    return Raised(kind, names, said(error), error_text(error))
+    return Raised(kind, names, text, error_text(error))
 
 
 def error_text(error: BaseException) -> str:

@@ -49,6 +49,29 @@ def test_tensors_are_told_to_be_on_the_gpu(gpu):
     assert torch.empty(2, device="meta").device.type == "meta"
 
 
+def test_tensors_are_described_to_other_libraries_as_on_the_gpu(gpu):
+    """As torch describes those that are there, or refuses to."""
+    x = torch.zeros(3, 4, device="cuda")
+    described = {"typestr": "<f4", "shape": (3, 4), "strides": None, "data": (x.data_ptr(), False), "version": 2}
+    assert x.__cuda_array_interface__ == described
+    assert x.mT.expand(2, 4, 3).__cuda_array_interface__["strides"] == (0, 4, 16)
+    assert x.bfloat16().__cuda_array_interface__["typestr"] == "<V2" and x[:0].__cuda_array_interface__["data"][0] == 0
+    with pytest.raises(RuntimeError, match="requires grad"):
+        x.requires_grad_().__cuda_array_interface__  # noqa: B018
+    assert not hasattr(x.detach().cpu(), "__cuda_array_interface__")
+
+
+def test_an_address_that_was_asked_for_is_known_while_its_tensor_is_there(gpu):
+    x = torch.zeros(2, 3, device="cuda")
+    start = x.data_ptr()
+    assert cuda_face.at(start) is x
+    rest = cuda_face.at(start + 8)
+    assert rest.data_ptr() == start + 8 and rest.shape == (4,)
+    assert cuda_face.at(start + 24) is cuda_face.at(start + 3) is cuda_face.at(start - 4) is None
+    del x, rest
+    assert cuda_face.at(start) is None
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -231,3 +231,12 @@ def test_an_array_of_another_class_or_with_a_dtype_of_its_own():
         assert packing.as_array(value) is value
     with pytest.raises(ValueError, match="^a tensor on meta; the emulator takes CPU tensors$"):
         packing.as_array(torch.zeros(2, device="meta"))
+
+
+def test_an_array_whose_elements_are_one_keeps_its_stride():
+    """Numba leaves strides of 0 out of `__cuda_array_interface__`."""
+    memory = np.arange(4, dtype=np.float32)
+    described = {"typestr": "<f4", "shape": (4,), "strides": (0,), "data": (memory.ctypes.data, False), "version": 2}
+    one = cuda.as_cuda_array(type("One", (), {"__cuda_array_interface__": described})())
+    assert one.__cuda_array_interface__["strides"] is None
+    assert packing.as_array(one).strides == (0,) and packing.as_array(one).tolist() == [0.0] * 4

@@ -41,8 +41,9 @@ def _described(value: Any, described: dict[str, Any]) -> np.ndarray:
     if not start:
         return np.empty(shape, dtype)
     strides = described.get("strides")
-    if strides is None:
-        strides = _contiguous(shape, dtype.itemsize)
+    if strides is None:  # so Numba also says of an array whose elements are one: stride 0
+        own = getattr(value, "strides", None)
+        strides = own if isinstance(own, tuple) else _contiguous(shape, dtype.itemsize)
     low = sum(min(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     high = sum(max(0, s * (n - 1)) for n, s in zip(shape, strides, strict=True))
     memory = (ctypes.c_uint8 * (high - low + dtype.itemsize)).from_address(start + low)

@@ -1,0 +1,245 @@
+"""CuPy's kernels of a user's file on the CPU: `cupy.RawKernel` and `cupy.RawModule` whose launches the emulator runs.
+
+A launch gets what CuPy's would: tensors and the addresses that `Tensor.data_ptr` gave as pointers, whatever their type;
+numbers as their bytes, a Python int as eight and a float as a double.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from touchstone.backends import NotRun, cuda_face, emulator
+
+_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory
+_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}  # as CuPy passes Python's
+
+
+@contextlib.contextmanager
+def emulated() -> Iterator[None]:
+    """Within: whoever asks CuPy, which is imported, for a raw kernel gets one that runs here."""
+    import cupy
+
+    replaced = [(cupy, "RawKernel", _RawKernel), (cupy, "RawModule", _RawModule)]
+    replaced += [(cupy.cuda, name, _anywhere(name)) for name in ("Device", "Stream", "ExternalStream")]
+    replaced += [(cupy, name, _array(getattr(cupy, name))) for name in ("asarray", "from_dlpack")]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def lacks_gpu(error: BaseException) -> bool:
+    """Whether CuPy raised `error` because it finds no GPU."""
+    none = ("cudaErrorInsufficientDriver", "cudaErrorNoDevice", "cudaErrorSystemDriverMismatch")
+    return type(error).__module__.startswith("cupy") and any(name in str(error) for name in none)
+
+
+class _RawModule:
+    """`cupy.RawModule`."""
+
+    def __init__(self, code: str | None = None, **options: Any) -> None:
+        self._code, self._options = code, options
+        self._programs: dict[str | int, emulator.Program] = {}
+        self._real: Any = None
+
+    def get_function(self, name: str) -> "_RawKernel":
+        """The kernel of that name, or the instance of a template."""
+        return _RawKernel(self._code, name, module=self, **self._options)
+
+    def compile(self, log_stream: Any = None) -> None:
+        """Compile what is not compiled."""
+        if cuda_face.answers() is None:
+            self.real.compile(log_stream)
+        else:
+            self.program()
+
+    def program(self) -> emulator.Program:
+        """The kernels, compiled for the CPU."""
+        gpu = cuda_face.answers()
+        arch = emulator.ARCH if gpu is None else gpu.arch
+        if arch not in self._programs:
+            if self._code is None:
+                raise NotRun(f"cupy.RawModule: {self._options.get('path')}: compiled for a GPU, which is not here")
+            if found := re.search(r"#\s*include\s*[<\"](cupy/[^>\"]*)", self._code):
+                raise NotRun(f"cupy.RawModule: {found[1]} needs CuPy's own compiler, and a GPU")
+            defines, folders = _compiler_options(self._options.get("options", ()))
+            self._programs[arch] = emulator.compile(self._code, "cupy.cu", defines, folders, arch)
+        return self._programs[arch]
+
+    @property
+    def real(self) -> Any:
+        """CuPy's own, for calls with tensors on a GPU."""
+        if self._real is None:
+            import cupy
+
+            self._real = cupy.RawModule(code=self._code, **self._options)
+        return self._real
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if cuda_face.answers() is not None:
+            raise NotRun(f"cupy.RawModule.{name} needs a GPU")
+        return getattr(self.real, name)
+
+
+class _RawKernel:
+    """`cupy.RawKernel`."""
+
+    def __init__(self, code: str | None, name: str, options: Sequence[str] = (), *given: Any, **rest: Any) -> None:
+        names = ("backend", "translate_cucomplex")
+        module = rest.pop("module", None)
+        settings = {"options": options, **dict(zip(names, given, strict=False)), **rest}
+        self._module = _RawModule(code, **settings) if module is None else module
+        self._cooperative = bool(settings.get("enable_cooperative_groups"))
+        self.name, self.max_dynamic_shared_size_bytes = name, _WITHOUT_ASKING
+
+    def compile(self, log_stream: Any = None) -> None:
+        """Compile it, if it is not compiled."""
+        self._module.compile(log_stream)
+
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0, stream: Any = None
+    ) -> None:
+        if cuda_face.answers() is None:
+            self._real()(grid, block, args, shared_mem=shared_mem, stream=stream)
+            return
+        if shared_mem > max(_WITHOUT_ASKING, self.max_dynamic_shared_size_bytes):
+            raise ValueError(
+                f"shared_mem: {shared_mem} bytes, of which CUDA gives {self.max_dynamic_shared_size_bytes} unless "
+                "max_dynamic_shared_size_bytes says more"
+            )
+        cuda_face.note("cupy.RawKernel")
+        passed = [_passed(number, value) for number, value in enumerate(args, 1)]
+        self._module.program().launch(
+            self.name, tuple(grid), tuple(block), passed, shared=shared_mem, cooperative=self._cooperative
+        )
+
+    def _real(self) -> Any:
+        kernel = self._module.real.get_function(self.name)
+        if self.max_dynamic_shared_size_bytes > _WITHOUT_ASKING:
+            kernel.max_dynamic_shared_size_bytes = self.max_dynamic_shared_size_bytes
+        return kernel
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if cuda_face.answers() is not None:
+            raise NotRun(f"cupy.RawKernel.{name} needs a GPU")
+        return getattr(self._real(), name)
+
+
+class _Pointer:
+    """`cupy.ndarray.data`."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.ptr, self._tensor = tensor.data_ptr(), tensor
+
+
+class _Array:
+    """A tensor as `cupy.asarray` gives it: to pass to a kernel, and to say of what shape it is. What CuPy computes
+    with needs a GPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.data = tensor, _Pointer(tensor)
+        self.shape, self.ndim, self.size = tuple(tensor.shape), tensor.ndim, tensor.numel()
+        self.itemsize, self.nbytes = tensor.element_size(), tensor.numel() * tensor.element_size()
+        self.strides = tuple(n * self.itemsize for n in tensor.stride())
+        if tensor.dtype is not torch.bfloat16:
+            self.dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotRun(f"cupy.ndarray.{name} needs a GPU")
+
+
+def _array(real: Any) -> Any:
+    """`cupy.asarray` or `cupy.from_dlpack`, which takes a tensor here as on a GPU."""
+
+    def taken(value: Any, *args: Any, **options: Any) -> Any:
+        if cuda_face.answers() is None or not isinstance(value, torch.Tensor) or args or options:
+            return real(value, *args, **options)
+        if cuda_face.on_host(value):
+            raise NotRun(f"cupy.{real.__name__} of what lies on the host needs a GPU")
+        return _Array(value)
+
+    return taken
+
+
+@functools.cache
+def _anywhere(name: str) -> Any:
+    """`cupy.cuda.Device` or a stream: there is one here, and what it is given is done at once."""
+    import cupy
+
+    real = getattr(cupy.cuda, name)
+
+    class Here:
+        null: Any = None
+        id = ptr = 0
+
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            return super().__new__(cls) if cuda_face.answers() is not None else real(*args, **options)
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            pass
+
+        def __enter__(self) -> "Here":
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+        def use(self) -> "Here":
+            return self
+
+        def synchronize(self) -> None:
+            pass
+
+    return Here
+
+
+def _passed(number: int, value: Any) -> emulator.Address | emulator.Bytes:
+    """An argument as CuPy gives it to a kernel."""
+    if isinstance(value, _Array):
+        value = value.tensor
+    if isinstance(value, torch.Tensor):
+        if cuda_face.on_host(value):
+            raise TypeError(f"argument {number}: Unsupported type {type(value)}: it lies on the host")
+        return emulator.Address(value)
+    if value is None:
+        return emulator.Bytes(bytes(8))
+    if type(value) is int and (tensor := cuda_face.at(value)) is not None:
+        return emulator.Address(tensor)
+    if type(value) in _NUMBERS:
+        value = _NUMBERS[type(value)](value)
+    if isinstance(value, np.generic):
+        return emulator.Bytes(value.tobytes())
+    raise TypeError(f"argument {number}: Unsupported type {type(value)}")
+
+
+def _compiler_options(options: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What NVRTC's options define, and the folders of headers."""
+    words = [word for option in options for word in re.sub(r"^(-D|-I)\s+", r"\1", option).split()]
+    pairs = (re.sub(r"^(-D|--define-macro=)", "", w).partition("=") for w in words if re.match("-D|--define-macro=", w))
+    folders = [re.sub(r"^(-I|--include-path=)", "", w) for w in words if re.match("-I|--include-path=", w)]
+    return {name: value or "1" for name, _, value in pairs}, [str(Path(folder)) for folder in folders]
