@@ -609,7 +609,7 @@ def made_of(
         rebuilt=rebuilt,
     )
     made.values = {family: _family(made, family, move) for family, move in found.moves.items()}
-    made.also = _long(found, options)
+    made.also = _long(found, options) | _cancelling(found, options)
     several = len(found.outputs) > 1
     made.outputs = {
         f"y{number}" if several else "y": Output(" ".join(axes), _dtype_of(made, number))
@@ -624,6 +624,13 @@ def _long(found: Found, options: Options) -> dict[str, Also]:
     longest = {axis.letter: max(found.sizes, key=lambda size: size[axis.letter]) for axis in found.axes if axis.step}
     long = {letter: size for letter, size in longest.items() if size[letter] > first[letter]}
     return {f"end_of_{letter}": Also(size, family, dtype=options.dtypes[0]) for letter, size in long.items()}
+
+
+def _cancelling(found: Found, options: Options) -> dict[str, Also]:
+    """Values and parameters far above their spread, in float32: a variance in one pass shows in no other dtype."""
+    dtype = "float32" if "float32" in options.dtypes else options.dtypes[0]
+    far = [name for name in ("offset", "offset_parameters") if name in found.moves]
+    return {f"only_{name}": Also(found.sizes[0], name, dtype=dtype) for name in far}
 
 
 def _alike(answer: torch.Tensor, plain: torch.Tensor) -> bool:
