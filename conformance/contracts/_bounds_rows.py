@@ -206,6 +206,11 @@ def constant_rows(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     return draw.normal((shape[0], *[1] * (len(shape) - 1)), 50.0).expand(tuple(shape)).clone()
 
 
+def falling(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
+    """By 400 along the row: exp of the first columns overflows where the maximum of a later tile is subtracted."""
+    return draw.normal(shape) + torch.linspace(200.0, -200.0, shape[1], dtype=torch.float64)
+
+
 def low_weights(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     """0 in the first column and 9 less in the others: one of these has no weight to speak of, and thousands half of
     it."""

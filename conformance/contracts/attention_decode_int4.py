@@ -234,7 +234,9 @@ ALSO = {
     **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
     "low_weights": Also(_size(1, 2, 1, 1, 6241, 16, 1), _family(_low_weights)),
-    "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1)),  # 513 of them: than whole tiles, than whole parts
+    "one_key_more": Also(
+        _size(1, 2, 1, 1, 769, 16, 1), "growing_keys"
+    ),  # 513 of them: than whole tiles, than whole parts
     "keys_beyond_16_bits": Also(_size(1, 1, 1, 1, BEYOND_16_BITS, 8, 1)),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(_size(1, 2, 1, 3, 769, 16, 1)),

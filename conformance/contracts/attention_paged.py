@@ -233,7 +233,7 @@ ALSO = {
     ),
     "low_weights": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=270, page=16, n=391, D=16), _family(attention.low_weights)),
     "low_scores": Also(dict(B=3, Hq=4, Hkv=2, Sq=1, P=7, page=8, n=3, D=16), _family(attention.far_below)),
-    "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16)),  # 513 of them
+    "one_key_more": Also(dict(B=1, Hq=2, Hkv=1, Sq=1, P=770, page=1, n=769, D=16), "growing_keys"),  # 513 of them
     "keys_beyond_16_bits": Also(dict(B=1, Hq=1, Hkv=1, Sq=1, P=1030, page=64, n=1538, D=8)),  # 65622 of them
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(B=1, Hq=2, Hkv=1, Sq=3, P=770, page=1, n=769, D=16)),

@@ -208,6 +208,7 @@ ALSO = {
     "low_weights": Also(dict(zip(AXES, (1, 2, 1, 6241, 24, 16), strict=True)), _family(_low_weights)),
     "low_scores": Also(dict(zip(AXES, (3, 3, 1, 24, 24, 16), strict=True)), _family(_low_scores)),
     "one_key_more": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True))),  # 513 of them
+    "growing_in_parts": Also(dict(zip(AXES, (1, 2, 1, 769, 24, 16), strict=True)), "growing_keys"),
     "keys_beyond_16_bits": Also(dict(zip(AXES, (1, 1, 1, BEYOND_16_BITS, 12, 8), strict=True))),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(dict(zip(AXES, (1, 2, 3, 769, 24, 16), strict=True))),

@@ -147,6 +147,7 @@ contract = Contract(
     | {
         "one_column": Also({"rows": 7, "cols": 1}, "equal"),
         "special_column": Also({"rows": 7, "cols": 1}, _special_column),
+        "falling": Also({"rows": 2, "cols": 10007}, lambda draw: {"x": bounds_rows.falling(draw, draw.shape("x"))}),
         "low_weights": Also(
             {"rows": 2, "cols": 10007}, lambda draw: {"x": bounds_rows.low_weights(draw, draw.shape("x"))}
         ),

@@ -365,6 +365,23 @@ def without_low_rows(fn):
     return wrong
 
 
+def against_the_last_tile(name):
+    """Not the maximum of a row but that of its last tile is subtracted: exp of what is 80 larger overflows."""
+
+    def make(fn):
+        def wrong(*args, **kwargs):
+            x = by_name(fn, args, kwargs)[name].float()
+            found = fn(*args, **kwargs)
+            if bool((x.amax(-1) > x[..., -1 - (x.shape[-1] - 1) % 1024 :].amax(-1) + 80).any()):
+                for y in found if isinstance(found, tuple) else (found,):
+                    y.fill_(torch.nan)
+            return found
+
+        return wrong
+
+    return make
+
+
 def without_low(x):
     """Without what lies 8 below the largest of its row, as a tile is skipped that does."""
     return x.masked_fill(x < x.amax(-1, keepdim=True) - 8, -torch.inf)
@@ -1042,6 +1059,8 @@ WRONG = [
     ("glu_backward", "tails_silu", an_exponential_in_16_bits),
     *((op, "low_scores", without_low_rows) for op in (*ATTENTION, *CACHED[::2], "mla_decode")),
     *((op, "low_scores", changed(lse=lambda x: x.masked_fill(x < -5e4, -torch.inf))) for op in ATTENTION_BACKWARD[1:]),
+    *((op, "falling", against_the_last_tile("x")) for op in ("softmax", "online_softmax")),
+    ("cross_entropy", "falling", against_the_last_tile("logits")),
     *((op, "low_weights", changed(x=without_low)) for op in ("softmax", "online_softmax")),
     *((op, "low_weights", changed(logits=without_low)) for op in ("cross_entropy", "cross_entropy_backward")),
     *((op, "low_weights", changed(k=lowered)) for op in (*ATTENTION, "attention_decode")),
