@@ -28,7 +28,7 @@ _INTERFACE: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
 TENSOR_DEVICE = _BASE.__dict__["device"]
 
 _host: dict[int, weakref.ref[torch.Tensor]] = {}  # by storage, tensors that would be on the CPU beside a GPU
-_asked: dict[int, weakref.ref[torch.Tensor]] = {}  # by address, tensors whose address was asked for
+_asked: dict[int, list[weakref.ref[torch.Tensor]]] = {}  # by address, tensors whose address was asked for
 
 
 def forget() -> None:
@@ -38,27 +38,29 @@ def forget() -> None:
 
 
 def at(address: int) -> torch.Tensor | None:
-    """The tensor whose `data_ptr()` has given this address to other code, or what follows in it; None where it gave
-    none such, or the tensor is no longer."""
-    found = _asked.get(address)
-    if found is not None:
-        return found()
-    for start, reference in _asked.items():
-        tensor = reference()
-        if tensor is None or not start < address or not all(tensor.stride()):
-            continue
-        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        skipped, rest = divmod(address - start, tensor.element_size())
-        if tensor.numel() and skipped <= last and not rest:
-            offset = tensor.storage_offset() + skipped
-            return tensor.detach().as_strided((last + 1 - skipped,), (1,), offset)
+    """The tensor whose `data_ptr()` has given this address to other code, the longest of several, or what follows in
+    one; None where none gave such, or is there no longer."""
+    there = {start: [t for one in found if (t := one()) is not None] for start, found in _asked.items()}
+    if there.get(address):
+        return max(there[address], key=_last)
+    for start, tensors in there.items():
+        for tensor in sorted(tensors, key=_last, reverse=True):
+            skipped, rest = divmod(address - start, tensor.element_size())
+            if tensor.numel() and 0 < skipped <= _last(tensor) and not rest:
+                offset = tensor.storage_offset() + skipped
+                return tensor.detach().as_strided((_last(tensor) + 1 - skipped,), (1,), offset)
     return None
+
+
+def _last(tensor: torch.Tensor) -> int:
+    """How far the last element is from the first."""
+    return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _data_ptr(self: torch.Tensor) -> int:
     address = _BASE.data_ptr(self)
     if outside() and not on_host(self):
-        _asked[address] = weakref.ref(self)
+        _asked.setdefault(address, []).append(weakref.ref(self))
     return address
 
 

@@ -68,7 +68,9 @@ def test_an_address_that_was_asked_for_is_known_while_its_tensor_is_there(gpu):
     rest = cuda_face.at(start + 8)
     assert rest.data_ptr() == start + 8 and rest.shape == (4,)
     assert cuda_face.at(start + 24) is cuda_face.at(start + 3) is cuda_face.at(start - 4) is None
-    del x, rest
+    first = x[:1]
+    assert first.data_ptr() == start and cuda_face.at(start) is x  # of which `first` is the beginning
+    del x, rest, first
     assert cuda_face.at(start) is None
 
 
