@@ -49,7 +49,7 @@ class _RawModule:
 
     def __init__(self, code: str | None = None, **options: Any) -> None:
         self._code, self._options = code, options
-        self._programs: dict[str | int, emulator.Program] = {}
+        self._programs: dict[str, emulator.Program] = {}  # by architecture
         self._real: Any = None
 
     def get_function(self, name: str) -> "_RawKernel":
@@ -58,15 +58,13 @@ class _RawModule:
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile what is not compiled."""
-        if cuda_face.answers() is None:
+        if (gpu := cuda_face.answers()) is None:
             self.real.compile(log_stream)
         else:
-            self.program()
+            self.program(gpu.arch)
 
-    def program(self) -> emulator.Program:
-        """The kernels, compiled for the CPU."""
-        gpu = cuda_face.answers()
-        arch = emulator.ARCH if gpu is None else gpu.arch
+    def program(self, arch: str) -> emulator.Program:
+        """The kernels, compiled for the CPU as for a GPU of `arch`."""
         if arch not in self._programs:
             if self._code is None:
                 raise NotRun(f"cupy.RawModule: {self._options.get('path')}: compiled for a GPU, which is not here")
@@ -111,7 +109,7 @@ class _RawKernel:
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0, stream: Any = None
     ) -> None:
-        if cuda_face.answers() is None:
+        if (gpu := cuda_face.answers()) is None:
             self._real()(grid, block, args, shared_mem=shared_mem, stream=stream)
             return
         if shared_mem > max(_WITHOUT_ASKING, self.max_dynamic_shared_size_bytes):
@@ -121,7 +119,7 @@ class _RawKernel:
             )
         cuda_face.note("cupy.RawKernel")
         passed = [_passed(number, value) for number, value in enumerate(args, 1)]
-        self._module.program().launch(
+        self._module.program(gpu.arch).launch(
             self.name, tuple(grid), tuple(block), passed, shared=shared_mem, cooperative=self._cooperative
         )
 
