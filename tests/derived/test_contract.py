@@ -15,7 +15,7 @@ from touchstone.conformance.derived.contract import MORE_AMPLIFIED
 from touchstone.conformance.discovery import derivation, registry
 from touchstone.conformance.findings import kept
 from touchstone.conformance.findings.replay import replay
-from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.cases import plain_case, plan
 from touchstone.conformance.spec.compare import compare
 from touchstone.conformance.spec.onednn import without_onednn
 
@@ -671,6 +671,14 @@ def test_a_maximum_that_leaves_out_the_last_elements_is_missed():
 
     report = check_against(lambda x: x.amax(1), without_the_last, drawn((8, 100, 24)), dtypes=["float32"], **QUICK)
     assert not report.passed and any("-ends" in f.case for f in report.findings)
+
+
+def test_values_far_above_their_spread_are_tried_in_float32_whatever_the_draws():
+    """16 bits do not show a variance in one pass."""
+    contract = derive(rms_norm, RMS[1])
+    contract.name = "function"
+    for seed in range(4):
+        assert plain_case(contract, "float32", "offset", seed) in plan(contract, "quick", seed).cases
 
 
 def test_values_stay_in_a_domain_and_kept_operands_stay_as_they_are():
