@@ -293,9 +293,11 @@ def _of_earlier_calls(
             answer = answers[name]
             if answer is None or not tells(answer, bad):
                 continue
-            if diagnosis.explains(answer, kept[name], bad, case.torch_dtype) and not (
-                expected and _refuted(j, reading.again(case), name, further(), [answer, expected[name]])
-            ):
+            got, dtype = kept[name], case.torch_dtype
+            fits = diagnosis.explains(answer, got, bad, dtype)
+            if not fits or diagnosis.explains(answer, torch.zeros_like(got), bad, dtype):
+                continue  # 0 is within the budget of what is next to nothing
+            if not (expected and _refuted(j, reading.again(case), name, further(), [answer, expected[name]])):
                 found[name] = f"the answer of an earlier call, {label}{_instead(j, other, case)}"
     return found
 
