@@ -1,9 +1,11 @@
 """Setting a kernel library up right when somebody imports it, however late that is."""
 
+import contextlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,20 @@ class Later(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.name, self.prepare = name, prepare
         self.watching = False
         self.then: Callable[[], Any] | None = None  # called after `prepare`
+
+    @contextlib.contextmanager
+    def within(self, make: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+        """Within, from the moment on at which the package is loaded: `make()`. Nothing where it is not, and nobody
+        watches for it."""
+        with contextlib.ExitStack() as stack:
+            if self.name in sys.modules:
+                stack.enter_context(make())
+            elif self.watching:
+                self.then = lambda: stack.enter_context(make())
+            try:
+                yield
+            finally:
+                self.then = None
 
     def watch(self) -> None:
         if not self.watching:

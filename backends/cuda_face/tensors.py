@@ -37,24 +37,26 @@ def forget() -> None:
     _asked.clear()
 
 
-def at(address: int) -> torch.Tensor | None:
+def tensor_at(address: int) -> torch.Tensor | None:
     """The tensor whose `data_ptr()` has given this address to other code, the longest of several, or what follows in
     one; None where none gave such, or is there no longer."""
     there = {start: [t for one in found if (t := one()) is not None] for start, found in _asked.items()}
     if there.get(address):
-        return max(there[address], key=_last)
+        return max(there[address], key=_reach)
     for start, tensors in there.items():
-        for tensor in sorted(tensors, key=_last, reverse=True):
-            skipped, rest = divmod(address - start, tensor.element_size())
-            if tensor.numel() and 0 < skipped <= _last(tensor) and not rest:
-                offset = tensor.storage_offset() + skipped
-                return tensor.detach().as_strided((_last(tensor) + 1 - skipped,), (1,), offset)
+        for tensor in sorted(tensors, key=_reach, reverse=True):
+            item = tensor.element_size()
+            if start < address < start + _reach(tensor) and not (address - start) % item:
+                skipped = (address - start) // item
+                rest = _reach(tensor) // item - skipped
+                return tensor.detach().as_strided((rest,), (1,), tensor.storage_offset() + skipped)
     return None
 
 
-def _last(tensor: torch.Tensor) -> int:
-    """How far the last element is from the first."""
-    return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _data_ptr(self: torch.Tensor) -> int:

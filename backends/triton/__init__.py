@@ -130,16 +130,11 @@ def displaced(error: BaseException, device: str) -> bool:
 @contextlib.contextmanager
 def answering(gpu: Gpu) -> Iterator[None]:
     """Within, where kernels are interpreted: `triton.runtime.driver.active` answers as on `gpu`."""
-    if _mode() == "compile" or (_mode() is None and not _later.watching):
+    if _mode() == "compile":
         yield
         return
-    with contextlib.ExitStack() as stack:
-        if _mode() is None:
-            _later.then = lambda: stack.enter_context(_driver().answering(gpu))
-        else:
-            stack.enter_context(_driver().answering(gpu))
+    with _later.within(lambda: _driver().answering(gpu)):
         yield
-        _later.then = None
 
 
 def expect(device: str) -> None:

@@ -211,14 +211,6 @@ def falling(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     return draw.normal(shape) + torch.linspace(200.0, -200.0, shape[1], dtype=torch.float64)
 
 
-def low_weights(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
-    """0 in the first column and 9 less in the others: one of these has no weight to speak of, and thousands half of
-    it."""
-    x = 0.25 * draw.normal(shape) - 9
-    x[:, :1] = 0
-    return x
-
-
 def partial_neg_inf(draw: Draw, shape: Sequence[int]) -> torch.Tensor:
     """-inf in the leading third, in scattered places, and everywhere but the last column in the last row."""
     x = lift_tail(draw.normal(shape))

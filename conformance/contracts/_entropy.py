@@ -120,7 +120,7 @@ def also(family: Callable[[Any], Any], **layouts: str) -> dict[str, Also]:
         "large_vocabulary": Also({"rows": 3, "V": 66001}),  # the last row's class is the last
         **bounds_rows.powers_of_two(lambda n: {"rows": 3, "V": n}),
         "falling": Also({"rows": 3, "V": 10007}, family(_lifted(bounds_rows.falling))),
-        "low_weights": Also({"rows": 3, "V": 10007}, family(_lifted(bounds_rows.low_weights))),
+        "low_weights": Also({"rows": 3, "V": 10007}, family(_lifted(values.low_weights))),
         "far_below": Also({"rows": 7, "V": 33}, family(_lifted(_far_below)), layouts=layouts),
     }
 

@@ -91,7 +91,6 @@ ALSO = {
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8), "growing_keys", {"scale": -0.3}),
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
-LOW = 9.0  # how far below the largest score weights lie that count where there are thousands of them
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
 LOW_SCORES = dict(B=2, Hq=4, Hkv=2, Sq=64, Sk=40, D=16)
 PARAMS = {"causal": (False, True), "scale": (None, 0.21, -0.3, 0.0)}
@@ -195,13 +194,11 @@ def small_addends(draw: Draw):
 
 
 def low_weights(draw: Draw):
-    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    """Scores as values.low_weights has them."""
     q, k, v = heads(draw)
     q[...], k[...] = 0, 0
     q[..., 0] = 2
-    k[..., 1:, 0] = (
-        (0.25 * draw.normal(k[..., 1:, 0].shape) - LOW) / 2 / softmax_scale(draw.param["scale"], q.shape[-1])
-    )
+    k[..., 0] = values.low_weights(draw, k.shape[:-1]) / 2 / softmax_scale(draw.param["scale"], q.shape[-1])
     return q, k, v
 
 

@@ -23,9 +23,9 @@ from touchstone.conformance.contracts._decode import (
     sequences_are_independent,
     spoil,
 )
-from touchstone.conformance.contracts.attention import LOW, softmax_scale
+from touchstone.conformance.contracts.attention import softmax_scale
 from touchstone.conformance.contracts.attention_decode import WIDTHS
-from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec import layouts, values
 from touchstone.conformance.spec.baselines import Bench, eager
 from touchstone.conformance.spec.contract import Also, Contract, Draw, Invalid, Operand, Output, Property, Regular
 from touchstone.reference._nibbles import torch_elements
@@ -163,10 +163,9 @@ def _growing_keys(draw: Draw, drawn) -> None:
 
 
 def _low_weights(draw: Draw, drawn) -> None:
-    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    """Scores as values.low_weights has them: keys are their shifts."""
     dim = draw.size["D"]
-    low = 0.25 * draw.normal(drawn["k_scales"].shape[:-1]) - LOW
-    low[:, :, :1] = 0
+    low = values.low_weights(draw, drawn["k_scales"].shape[:-1], along=2)
     drawn["q"] = torch.full_like(drawn["q"], 2 / dim)
     drawn["k_scales"][..., 0], drawn["k_scales"][..., 1] = 0, low / 2 / softmax_scale(draw.param["scale"], dim)
 
@@ -234,9 +233,8 @@ ALSO = {
     **{f"width_{width}": Also(_size(3, 2, 1, 2, 40, width, 2), dtype=dtype) for width, dtype in WIDTHS.items()},
     "many_keys": Also(_size(1, 2, 1, 1, 6241, 16, 1)),  # 4161 of them
     "low_weights": Also(_size(1, 2, 1, 1, 6241, 16, 1), _family(_low_weights)),
-    "one_key_more": Also(
-        _size(1, 2, 1, 1, 769, 16, 1), "growing_keys"
-    ),  # 513 of them: than whole tiles, than whole parts
+    # 513 of them: than whole tiles, than whole parts
+    "one_key_more": Also(_size(1, 2, 1, 1, 769, 16, 1), "growing_keys"),
     "keys_beyond_16_bits": Also(_size(1, 1, 1, 1, BEYOND_16_BITS, 8, 1)),
     # the last key, in a tile of its own, is seen by one query of three
     "queries_before_a_tile": Also(_size(1, 2, 1, 3, 769, 16, 1)),

@@ -231,11 +231,10 @@ def _small_addends(draw: Draw):
 
 
 def _low_weights(draw: Draw):
-    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    """Scores as values.low_weights has them."""
     drawn = _drawn(draw)
     scale = attention.softmax_scale(draw.param["scale"], draw.size["Dn"] + draw.size["Dr"])
-    low = (0.25 * draw.normal(drawn["k_rope"][..., 0].shape) - attention.LOW) / scale
-    low[:, :1] = 0
+    low = values.low_weights(draw, drawn["k_rope"].shape[:-1]) / scale
     drawn["k_rope"][...] = low[..., None] / draw.size["Dr"]
     return drawn | {"q_nope": drawn["q_nope"] * 0, "q_rope": torch.ones_like(drawn["q_rope"])}
 

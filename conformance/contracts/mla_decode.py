@@ -5,7 +5,6 @@ import math
 
 import torch
 
-from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._decode import (
     BEYOND_16_BITS,
     apart,
@@ -192,11 +191,11 @@ def _low_scores(draw: Draw):
 
 
 def _low_weights(draw: Draw):
-    """Scores of the first key 9 above the others': one of these has no weight to speak of, and thousands half of it."""
+    """Scores as values.low_weights has them."""
     q, cache = _normal(draw)
-    q[...], cache[..., -1] = 0, 0
+    q[...] = 0
     q[..., -1] = 2
-    cache[:, 1:, -1] = (0.25 * draw.normal(cache[:, 1:, -1].shape) - attention.LOW) / 2 / draw.param["scale"]
+    cache[..., -1] = values.low_weights(draw, cache.shape[:-1]) / 2 / draw.param["scale"]
     return q, cache
 
 

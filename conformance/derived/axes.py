@@ -376,13 +376,14 @@ def sizes_of(
             sizes = {**base, axis.letter: n}
             if sizes in found:
                 continue
-            ways = [(base, LARGEST if asked is None else math.inf)]
-            if asked is None and n > base[axis.letter]:  # it may have too many elements beside the others
-                ways += [(fewer, LARGEST)] if fewer else []
-                ways += [(thin(), ALONE)]
-            working = ({**others, axis.letter: n} for others, most in ways if at({**others, axis.letter: n}, most))
-            if (one := next(working, None)) is not None:
-                found.append(one)
+            working = at(sizes, LARGEST if asked is None else math.inf)
+            if not working and asked is None and n > base[axis.letter]:  # too many elements beside the others, maybe
+                sizes = {**(fewer or base), axis.letter: n}
+                if not (working := at(sizes)):
+                    sizes = {**thin(), axis.letter: n}
+                    working = at(sizes, ALONE)
+            if working:
+                found.append(sizes)
             elif asked is not None:
                 how = f"ends its process ({ended(sizes)})" if ended(sizes) else "does not work"
                 raise ValueError(f"sizes: the reference {how} with {axis.letter}={n}")

@@ -123,10 +123,8 @@ def _building(tree: ast.Module) -> set[str]:
 def _free(node: ast.AST) -> set[str]:
     """The names that a piece of code takes from around it."""
     names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-    own = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {
-        n.arg for n in ast.walk(node) if isinstance(n, ast.arg)
-    }
-    return {n.id for n in names} - own
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return {n.id for n in names} - own - {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
 
 
 def _is_function(node: ast.stmt, name: str) -> bool:
@@ -191,11 +189,10 @@ class _Replaced(ast.NodeTransformer):
         self.change = change
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        by_name = {id(value): self.change[name] for name, value in _assigned(node) if name in self.change}
-        values = [value for _, value in _assigned(node) if id(value) in by_name]
+        by_name = [(value, self.change[name]) for name, value in _assigned(node) if name in self.change]
         self.generic_visit(node)
-        for value in values:
-            value.value = by_name[id(value)]
+        for value, n in by_name:
+            value.value = n
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:

@@ -55,6 +55,14 @@ def ascending(draw: Draw, shape: Shape) -> torch.Tensor:
     return draw.normal(shape, 0.25) + ramp
 
 
+def low_weights(draw: Draw, shape: Shape, along: int = -1) -> torch.Tensor:
+    """0 in the first place along an axis and about 9 less in the others: as an exponent one of these is next to
+    nothing, and thousands are half of the sum."""
+    x = draw.normal(shape, 0.25, -9.0)
+    x.narrow(along, 0, min(1, x.shape[along])).zero_()
+    return x
+
+
 def mean_offset(draw: Draw, shape: Shape) -> torch.Tensor:
     """Mean far above the spread (3000 to 1, as far as the dtype resolves it): cancellation in a one-pass variance."""
     mean, scale = {torch.float32: (3000.0, 1.0), torch.float16: (1000.0, 1.0)}.get(draw.dtype, (100.0, 4.0))

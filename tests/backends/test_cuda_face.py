@@ -64,14 +64,14 @@ def test_tensors_are_described_to_other_libraries_as_on_the_gpu(gpu):
 def test_an_address_that_was_asked_for_is_known_while_its_tensor_is_there(gpu):
     x = torch.zeros(2, 3, device="cuda")
     start = x.data_ptr()
-    assert cuda_face.at(start) is x
-    rest = cuda_face.at(start + 8)
+    assert cuda_face.tensor_at(start) is x
+    rest = cuda_face.tensor_at(start + 8)
     assert rest.data_ptr() == start + 8 and rest.shape == (4,)
-    assert cuda_face.at(start + 24) is cuda_face.at(start + 3) is cuda_face.at(start - 4) is None
+    assert cuda_face.tensor_at(start + 24) is cuda_face.tensor_at(start + 3) is cuda_face.tensor_at(start - 4) is None
     first = x[:1]
-    assert first.data_ptr() == start and cuda_face.at(start) is x  # of which `first` is the beginning
+    assert first.data_ptr() == start and cuda_face.tensor_at(start) is x  # of which `first` is the beginning
     del x, rest, first
-    assert cuda_face.at(start) is None
+    assert cuda_face.tensor_at(start) is None
 
 
 @pytest.mark.parametrize(

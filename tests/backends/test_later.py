@@ -1,5 +1,7 @@
 """Kernel libraries that a process sets up when a user's file imports them, and not before."""
 
+import contextlib
+import importlib
 import sys
 import textwrap
 
@@ -160,3 +162,37 @@ for name, instrument in language.instruments("cpu").items():
     done = processes.run_touchstone(["-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
     assert INSTRUMENTS["triton" if backend == "triton" else "numba"][0] in done.stdout
+
+
+def test_what_waits_for_a_package_waits_no_longer_than_it_is_within(tmp_path, monkeypatch):
+    """Also where what is within raises, as a file does that does not import."""
+    (tmp_path / "late_package.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = []
+
+    @contextlib.contextmanager
+    def made():
+        steps.append("in")
+        yield
+        steps.append("out")
+
+    later = Later("late_package", lambda: None)
+    with later.within(made):
+        assert not steps  # nobody watches
+    later.watch()
+    with pytest.raises(KeyError), later.within(made):
+        raise KeyError
+    with later.within(made):
+        assert not steps
+        importlib.import_module("late_package")
+        assert steps == ["in"]
+    assert steps == ["in", "out"]
+    with later.within(made):
+        assert steps == ["in", "out", "in"]
+    monkeypatch.delitem(sys.modules, "late_package")
+    later.watch()
+    with pytest.raises(KeyError), later.within(made):
+        raise KeyError
+    importlib.import_module("late_package")
+    assert steps == ["in", "out", "in", "out"]
+    monkeypatch.delitem(sys.modules, "late_package")

@@ -124,9 +124,9 @@ def test_arrays_are_tensors_to_a_kernel_and_nothing_else_here(gpu):
 def test_the_address_of_a_tensor_that_is_gone_is_not_that_of_another(gpu):
     x = torch.zeros(20, device="cuda")
     address = x.data_ptr()
-    assert cuda_face.at(address) is x
+    assert cuda_face.tensor_at(address) is x
     del x
-    assert cuda_face.at(address) is None
+    assert cuda_face.tensor_at(address) is None
 
 
 def test_a_call_that_needs_more_of_cupy_says_nothing_about_its_kernel(tmp_path, capsys):

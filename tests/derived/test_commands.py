@@ -264,8 +264,7 @@ def test_sizes_that_differ_still_do_when_they_are_smaller(folder):
 def test_sizes_of_inputs_alone_are_made_smaller_before_those_of_the_model(folder):
     """By name, where one of the model is the same number, in assignments of several too."""
     text = textwrap.dedent(PROBLEM).replace("nn.Linear(in_features, out_features)", "nn.Conv2d(in_features, 64, 3)")
-    text = text.replace("in_features = 1024", "in_features, (height, width) = 32, (64, 64)").replace("512", "64")
-    text = text.replace("(height, width) = 32, (64, 64)", "height, width = 32, 64, 64")
+    text = text.replace("in_features = 1024", "in_features, height, width = 32, 64, 64").replace("512", "64")
     text = text.replace("batch_size, in_features)", "batch_size, in_features, height, width)")
     (folder / "image.py").write_text(text.replace("batch_size = 128", "batch_size = 64"))
     model, (x,) = problems.small(folder / "image.py")

@@ -1,4 +1,4 @@
-// Reads of what the L2 cache is asked to give up last (evict_last). Kernels that write as much as they read are 1 to 6 %
+// Reads of what the L2 cache is asked to give up last (evict_last). Kernels that write as much as they read are up to 6 %
 // faster so on an H200, though no byte comes from memory twice without; docs/results/h200-bench.md.
 #pragma once
 #include "ptx.cuh"

@@ -107,7 +107,7 @@ def staged_gradients(
         VECTORS=vectors,
         STAGES=stages,
         CLUSTER=cluster,
-        TEAMS=teams if clusters else 1,
+        TEAMS=teams,
         ALIGNED=vector_width(x, weight, dy, dx) > 1,
         CENTRED=centred,
     )
@@ -115,8 +115,9 @@ def staged_gradients(
 
 
 class _Held(NamedTuple):
-    """How a row is held: by `across` threads of each block of a `cluster`, with `vectors` of 16 bytes each. A block has
-    `teams` of so many threads; while one waits for the sums of its row from other blocks, another computes."""
+    """How a row is held: by `across` threads of each block of a `cluster`, with `vectors` of 16 bytes each. In a
+    cluster a block has `teams` of so many threads; while one waits for the sums of its row from other blocks, another
+    computes."""
 
     cluster: int
     vectors: int
@@ -136,7 +137,7 @@ def _held(cols: int, lanes: int, cluster: int) -> _Held:
     vectors = 1 if part <= 32 * lanes else 4
     across = threads(part, vectors * lanes, _THREADS)
     # Five to seven teams are slower than four on an H200: 12288 columns 0.74 and 0.73 of a copy's rate for 0.86.
-    teams = next(count for count in (8, 4, 3, 2, 1) if count * across <= _THREADS)
+    teams = 1 if cluster == 1 else next(count for count in (8, 4, 3, 2, 1) if count * across <= _THREADS)
     return _Held(cluster, vectors, across, teams)
 
 

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,7 +225,7 @@ def _passed(number: int, value: Any) -> emulator.Address | emulator.Bytes:
         return emulator.Address(value)
     if value is None:
         return emulator.Bytes(bytes(8))
-    if type(value) is int and (tensor := cuda_face.at(value)) is not None:
+    if type(value) is int and (tensor := cuda_face.tensor_at(value)) is not None:
         return emulator.Address(tensor)
     if type(value) in _NUMBERS:
         value = _NUMBERS[type(value)](value)
@@ -240,4 +239,4 @@ def _compiler_options(options: Sequence[str]) -> tuple[dict[str, str], list[str]
     words = [word for option in options for word in re.sub(r"^(-D|-I)\s+", r"\1", option).split()]
     pairs = (re.sub(r"^(-D|--define-macro=)", "", w).partition("=") for w in words if re.match("-D|--define-macro=", w))
     folders = [re.sub(r"^(-I|--include-path=)", "", w) for w in words if re.match("-I|--include-path=", w)]
-    return {name: value or "1" for name, _, value in pairs}, [str(Path(folder)) for folder in folders]
+    return {name: value or "1" for name, _, value in pairs}, folders
