@@ -51,10 +51,18 @@ class Prepared:
         """The arguments as they lie in their places."""
         return self._layout.unpack_from(self._places)
 
-    def launch(self, grid: Extent, block: Extent, shared: int, stream: int, cooperative: bool = False) -> None:
-        """Launch with the arguments that lie there, in the thread's current context. Raises LaunchFailed."""
+    def launch(
+        self, grid: Extent, block: Extent, shared: int, stream: int, cooperative: bool = False, dependent: bool = False
+    ) -> None:
+        """Launch with the arguments that lie there, in the thread's current context. Raises LaunchFailed.
+
+        A `dependent` one may start before the launch before it in the stream is done, for which its kernel waits.
+        """
         driver = _driver()
-        if cooperative:
+        if dependent:
+            config = _Config(*grid, *block, shared, stream, ctypes.pointer(_DEPENDENT), 1)
+            status = driver.extended(ctypes.byref(config), self._function, self._addresses, None)
+        elif cooperative:
             status = driver.cooperative(self._function, *grid, *block, shared, stream, self._addresses)
         else:
             status = driver.launch(self._function, *grid, *block, shared, stream, self._addresses, None)
@@ -73,6 +81,27 @@ def _padded(letter: str, size: int) -> str:
     return f"{letter}{size - struct.calcsize('<' + letter)}x"
 
 
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute of cuda.h."""
+
+    _fields_ = (("id", ctypes.c_int), ("value", ctypes.c_uint64 * 8))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+
+    _fields_ = (
+        *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+_DEPENDENT = _Attribute(6, (ctypes.c_uint64 * 8)(1))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 class _Driver:
     def __init__(self) -> None:
         library = ctypes.CDLL("libcuda.so.1")
@@ -81,6 +110,8 @@ class _Driver:
         self.launch.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
         self.cooperative = library.cuLaunchCooperativeKernel
         self.cooperative.argtypes = [pointer, *[number] * 7, pointer, pointer]
+        self.extended = library.cuLaunchKernelEx
+        self.extended.argtypes = [pointer] * 4
         self._name = library.cuGetErrorName
 
     def name(self, status: int) -> str:

@@ -13,6 +13,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b"])
@@ -35,8 +36,8 @@ def naive(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu
     check_activation(activation)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = min(triton.next_power_of_2(cols), 1024)
-        grid = programs(rows * triton.cdiv(cols, block), 1)
+        block = min(next_power_of_2(cols), 1024)
+        grid = programs(rows * ceil_div(cols, block), 1)
         stride_b = 0 if bias is None else bias.stride(0)
         _naive_kernel[grid](x, bias, y, *x.stride(), stride_b, cols, ACTIVATION=activation, BLOCK=block)
     return y

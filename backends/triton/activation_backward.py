@@ -12,6 +12,7 @@ from touchstone.backends.signatures.activation_backward import Gradients, checke
 from touchstone.backends.triton.lib.activations import activation_slope
 from touchstone.backends.triton.lib.pointwise import programs
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 # rows and columns of a tile; of two rows a thread adds up both itself, and no program waits for its warps
 _LOOPED, _PARTIALS = (16, 128), (2, 1024)
@@ -84,7 +85,7 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
     dx, dbias = checked_outputs(x, bias, dy, activation)
     if dx.numel():
         rows, cols = x.shape
-        most = triton.cdiv(grid_programs(x, 8), triton.cdiv(cols, _PARTIALS[1]))  # narrow rows have as many programs
+        most = ceil_div(grid_programs(x, 8), ceil_div(cols, _PARTIALS[1]))  # narrow rows have as many programs
         parts = parts_of(rows, most, least=16)
         partial = None
         if dbias is not None:
@@ -98,6 +99,6 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
 def _launch(x, bias, dy, dx, sums, parts: int, activation: str, tile: tuple[int, int]) -> None:
     """Fill dx and `sums`, (parts, cols) or (cols,) of one part; None where nothing is to be summed."""
     rows, cols = x.shape
-    grid = programs(parts * triton.cdiv(cols, tile[1]), 1)
+    grid = programs(parts * ceil_div(cols, tile[1]), 1)
     operands = (x, bias, dy, dx, sums, *x.stride(), 0 if bias is None else bias.stride(0), *dy.stride())
     _gradient_kernel[grid](*operands, rows, cols, parts, ACTIVATION=activation, ROWS=tile[0], COLS=tile[1])

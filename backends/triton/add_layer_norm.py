@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w", "stride_b"])
@@ -61,7 +62,7 @@ def onerow(
     _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
-    return _launch(_onerow_kernel, x, residual, weight, bias, eps, triton.next_power_of_2(cols))
+    return _launch(_onerow_kernel, x, residual, weight, bias, eps, next_power_of_2(cols))
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w", "stride_b"])
@@ -127,7 +128,7 @@ def looped(
     x and residual are read once, h twice. Source: [baetal2016], [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols, cols?", x=x, residual=residual, weight=weight, bias=bias)
-    return _launch(_looped_kernel, x, residual, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
+    return _launch(_looped_kernel, x, residual, weight, bias, eps, min(next_power_of_2(cols), 4096))
 
 
 def _launch(

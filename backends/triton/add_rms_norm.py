@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w"])
@@ -55,7 +56,7 @@ def onerow(
     _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
-    return _launch(_onerow_kernel, x, residual, weight, eps, triton.next_power_of_2(cols))
+    return _launch(_onerow_kernel, x, residual, weight, eps, next_power_of_2(cols))
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w"])
@@ -109,7 +110,7 @@ def looped(
     x, residual and h are read once. Source: [dao2024].
     """
     _, cols = shapes("rows cols, rows cols, cols", x=x, residual=residual, weight=weight)
-    return _launch(_looped_kernel, x, residual, weight, eps, min(triton.next_power_of_2(cols), 4096))
+    return _launch(_looped_kernel, x, residual, weight, eps, min(next_power_of_2(cols), 4096))
 
 
 def _launch(

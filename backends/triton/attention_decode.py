@@ -16,6 +16,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
 from touchstone.backends.triton.lib import packed, shares
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -83,7 +84,7 @@ def naive(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor
     if o.numel():
         strides = (q.stride(), k.stride(), v.stride(), lengths.stride(0))
         options = (scale_or_default(scale, D), Hq, Hkv, Sq, Sk, D)
-        width = triton.next_power_of_2(D)
+        width = next_power_of_2(D)
         tile = _tile(width)
         _naive_kernel[(B * Hq * Sq,)](q, k, v, lengths, o, lse, *strides, *options, TILE=tile, WIDTH=width)
     return o, lse
@@ -115,10 +116,10 @@ def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
         parts = empty_parts(q, splits)
         strides = (q.stride(), k.stride(), v.stride(), lengths.stride(0))
         options = (scale_or_default(scale, D), Hq, Hkv, Sq, keys, D)
-        width, rows = triton.next_power_of_2(D), B * Hq * Sq
+        width, rows = next_power_of_2(D), B * Hq * Sq
         tile = _tile(width)
         _splitkv_kernel[(rows, splits)](q, k, v, lengths, *parts, *strides, *options, TILE=tile, WIDTH=width)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": width}
         merge_kernel[(rows,)](*parts, o, lse, splits, D, **options)
     return o, lse
 
@@ -149,13 +150,13 @@ def packgqa(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
     o, lse = empty_outputs(q)
     if o.numel():
         sizes, rows = packed.tiles(q.dtype, D), Hq // Hkv * Sq
-        tiles = triton.cdiv(rows, sizes["BLOCK_M"])
+        tiles = ceil_div(rows, sizes["BLOCK_M"])
         splits, keys = packed.parts(Sk, B * Hkv * tiles)
         parts = empty_parts(q, splits)
         strides = (q.stride(), k.stride(), v.stride(), lengths.stride(0))
         options = (scale_or_default(scale, D), Hkv, rows, Sq, keys, D)
         _packgqa_kernel[(B * Hkv, splits, tiles)](q, k, v, lengths, *parts, *strides, *options, **sizes)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": sizes["BLOCK_D"]}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": sizes["BLOCK_D"]}
         merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, **options)
     return o, lse
 

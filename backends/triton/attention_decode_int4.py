@@ -18,6 +18,7 @@ from touchstone.backends.signatures.attention_decode import empty_parts, splits_
 from touchstone.backends.signatures.attention_decode_int4 import checked_sizes
 from touchstone.backends.triton import attention_decode
 from touchstone.backends.triton.lib import packed
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -55,7 +56,7 @@ def dequantised(
     B, _, _, D, Hkv, Sk, G = checked_sizes(q, k_codes, k_scales, v_codes, v_scales, lengths)
     k, v = (torch.empty((B, Hkv, Sk, D), dtype=q.dtype, device=q.device) for _ in range(2))
     if k.numel():
-        grid, width = (B * Hkv, triton.cdiv(Sk, 32)), triton.next_power_of_2(D)
+        grid, width = (B * Hkv, ceil_div(Sk, 32)), next_power_of_2(D)
         for codes, scales, x in ((k_codes, k_scales, k), (v_codes, v_scales, v)):
             strides = (codes.stride(), scales.stride(), lengths.stride(0))
             _dequantise_kernel[grid](codes, scales, lengths, x, *strides, Hkv, Sk, D, D // G, TILE=32, WIDTH=width)
@@ -109,11 +110,11 @@ def splitkv(
         caches = (k_codes, k_scales, v_codes, v_scales)
         strides = (q.stride(), *(cache.stride() for cache in caches), lengths.stride(0))
         options = (scale_or_default(scale, D), Hq, Hkv, Sq, keys, D, D // G)
-        width, rows = triton.next_power_of_2(D), B * Hq * Sq
+        width, rows = next_power_of_2(D), B * Hq * Sq
         # a thread holds the address of each code and scale that it loads: more keys would spill in Triton 3.6
         tile = min(64, 4096 // width) if width <= 128 else 8
         _splitkv_kernel[(rows, splits)](q, *caches, lengths, *parts, *strides, *options, TILE=tile, WIDTH=width)
-        merge_kernel[(rows,)](*parts, o, lse, splits, D, SPLITS=triton.next_power_of_2(splits), BLOCK_V=width)
+        merge_kernel[(rows,)](*parts, o, lse, splits, D, SPLITS=next_power_of_2(splits), BLOCK_V=width)
     return o, lse
 
 
@@ -197,20 +198,20 @@ def packgqa(
     o, lse = empty_outputs(q)
     if o.numel():
         sizes, rows = _tiles(q.dtype, D, G), Hq // Hkv * Sq
-        tops = triton.cdiv(rows, sizes["BLOCK_M"])
+        tops = ceil_div(rows, sizes["BLOCK_M"])
         # parts of 512 keys at least: fewer, and their sums would be as many bytes as the codes
-        splits, keys = splits_of(Sk, 512, most=min(64, triton.cdiv(packed.PROGRAMS, B * Hkv * tops)))
+        splits, keys = splits_of(Sk, 512, most=min(64, ceil_div(packed.PROGRAMS, B * Hkv * tops)))
         parts, caches = empty_parts(q, splits), (k_codes, k_scales, v_codes, v_scales)
         strides = (q.stride(), *(cache.stride() for cache in caches), lengths.stride(0))
         options = (scale_or_default(scale, D), Hkv, rows, Sq, keys, D, G, D // G // 2)
         _packgqa_kernel[(B * Hkv, splits, tops)](q, *caches, lengths, *parts, *strides, *options, **sizes)
-        width = triton.next_power_of_2(D)
-        merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, SPLITS=triton.next_power_of_2(splits), BLOCK_V=width)
+        width = next_power_of_2(D)
+        merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, SPLITS=next_power_of_2(splits), BLOCK_V=width)
     return o, lse
 
 
 def _tiles(dtype: torch.dtype, D: int, G: int) -> dict[str, int]:
     """Rows, keys, groups and bytes of a group in a tile; 16 bytes of a row at least, which is what a product takes."""
-    groups, width = triton.next_power_of_2(G), triton.next_power_of_2(D // G // 2)
+    groups, width = next_power_of_2(G), next_power_of_2(D // G // 2)
     about = dict(BLOCK_M=16, BLOCK_G=groups, BLOCK_C=max(width, 16 // groups))
     return {**about, "BLOCK_N": 16} if dtype is torch.float32 else {**about, "BLOCK_N": 128, "num_stages": 2}

@@ -17,6 +17,7 @@ from touchstone.backends.signatures.attention import empty_outputs, scale_or_def
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.attention_paged import Sizes, checked_sizes
 from touchstone.backends.triton.lib import packed
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 
@@ -86,7 +87,7 @@ def naive(
     o, lse = empty_outputs(q)
     if o.numel():
         operands, options = _arguments(sizes, scale, q, k_cache, v_cache, block_table, lengths)
-        keys, width = sizes.n * sizes.page, triton.next_power_of_2(sizes.D)
+        keys, width = sizes.n * sizes.page, next_power_of_2(sizes.D)
         _naive_kernel[(lse.numel(),)](*operands, o, lse, *options, keys, TILE=_keys_a_tile(width), WIDTH=width)
     return o, lse
 
@@ -118,9 +119,9 @@ def splitkv(
         splits, keys = splits_of(sizes.n * sizes.page)
         parts = empty_parts(q, splits)
         operands, options = _arguments(sizes, scale, q, k_cache, v_cache, block_table, lengths)
-        rows, width = lse.numel(), triton.next_power_of_2(sizes.D)
+        rows, width = lse.numel(), next_power_of_2(sizes.D)
         _splitkv_kernel[(rows, splits)](*operands, *parts, *options, keys, TILE=_keys_a_tile(width), WIDTH=width)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": width}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": width}
         merge_kernel[(rows,)](*parts, o, lse, splits, sizes.D, **options)
     return o, lse
 
@@ -154,14 +155,14 @@ def packgqa(
     o, lse = empty_outputs(q)
     if o.numel():
         about, rows, pairs = packed.tiles(q.dtype, sizes.D), sizes.Hq // sizes.Hkv * sizes.Sq, sizes.B * sizes.Hkv
-        tiles = triton.cdiv(rows, about["BLOCK_M"])
+        tiles = ceil_div(rows, about["BLOCK_M"])
         splits, keys = packed.parts(sizes.n * sizes.page, pairs * tiles)
         parts = empty_parts(q, splits)
         operands, options = _arguments(sizes, scale, q, k_cache, v_cache, block_table, lengths)
         strides, (factor, _, Hkv, Sq, D, page) = options[:5], options[5:]
         grid, options = (pairs, splits, tiles), (factor, Hkv, rows, Sq, D, page, keys)
         _packgqa_kernel[grid](*operands, *parts, *strides, *options, **about)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": about["BLOCK_D"]}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": about["BLOCK_D"]}
         merge_kernel[(lse.numel(),)](*parts, o, lse, splits, sizes.D, **options)
     return o, lse
 

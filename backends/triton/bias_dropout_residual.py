@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.bias_dropout_residual import empty_output, step_of
 from touchstone.backends.triton.lib.philox import dropped_out, rows_of_elements, rows_of_words, words_of
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 BLOCK = 1024
 
@@ -57,7 +58,7 @@ def unfused(
     y, rule = empty_output(x, bias, residual, p, seed, offset)
     if size := y.numel():
         h, dropped = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for _ in range(2))
-        grid, cols = (triton.cdiv(size, BLOCK),), x.shape[1]
+        grid, cols = (ceil_div(size, BLOCK),), x.shape[1]
         _bias_kernel[grid](x, bias, h, size, cols, *x.stride(), step_of(bias), BLOCK=BLOCK)
         _dropout_kernel[grid](h, dropped, size, *rule, BLOCK=BLOCK)
         _residual_kernel[grid](dropped, residual, y, size, cols, *residual.stride(), BLOCK=BLOCK)
@@ -111,6 +112,6 @@ def fused(
     y, rule = empty_output(x, bias, residual, p, seed, offset)
     if size := y.numel():
         steps = (*x.stride(), step_of(bias), *residual.stride())
-        grid = (triton.cdiv(size, BLOCK),)
+        grid = (ceil_div(size, BLOCK),)
         _fused_kernel[grid](x, bias, residual, y, size, x.shape[1], *steps, *rule, BLOCK=BLOCK)
     return y

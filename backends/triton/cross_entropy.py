@@ -13,6 +13,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit
@@ -50,7 +51,7 @@ def onerow(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
         raise Unsupported(f"{V} classes; one program holds 32768")
     losses = empty_losses(logits)
     if rows:
-        block = triton.next_power_of_2(max(V, 1))
+        block = next_power_of_2(max(V, 1))
         options = (V, ignore_index, label_smoothing, z_loss)
         _onerow_kernel[(rows,)](
             logits, target, losses, *logits.stride(), *target.stride(), *options, BLOCK=block, num_warps=warps(block)
@@ -115,7 +116,7 @@ def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
         step, neighbours = logits.stride()
         lanes = math.gcd(16 // logits.element_size(), step, V) if neighbours == 1 else 1
         each = max(4, 16 // lanes)
-        threads = min(max(triton.next_power_of_2(-(-V // (each * lanes))), 32), 256)
+        threads = min(max(next_power_of_2(-(-V // (each * lanes))), 32), 256)
         options = (V // lanes, ignore_index, label_smoothing, z_loss)
         _online_kernel[(rows,)](
             logits,

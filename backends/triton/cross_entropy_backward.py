@@ -11,6 +11,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit
@@ -104,7 +105,7 @@ def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index,
     given = lse is not None
     strides = (*logits.stride(), *target.stride(), lse.stride(0) if given else 0)
     strides = (*strides, dloss.stride(0) if reduction == "none" else 0)
-    block = min(triton.next_power_of_2(V), widest)
+    block = min(next_power_of_2(V), widest)
     options = (V, ignore_index, label_smoothing, z_loss)
     kernel[(rows,)](
         logits, target, lse if given else dloss, dloss, dlogits, *strides, *options,

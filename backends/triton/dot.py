@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 _BLOCK = 2048
@@ -42,7 +43,7 @@ def _finish_kernel(partial_ptr, y_ptr, count, BLOCK: tl.constexpr):
 def twostage(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a, b (n,) -> y (); any strides. Source: [harris2007]."""
     (n,) = shapes("n, n", a=a, b=b)
-    programs = max(1, min(grid_programs(a, 8), triton.cdiv(n, _BLOCK)))
+    programs = max(1, min(grid_programs(a, 8), ceil_div(n, _BLOCK)))
     y, partial = a.new_empty(()), a.new_empty(programs, dtype=torch.float32)
     _sums_kernel[(programs,)](a, b, partial, n, *a.stride(), *b.stride(), BLOCK=_BLOCK, num_warps=8)
     _finish_kernel[(1,)](partial, y, programs, BLOCK=256, num_warps=4)
@@ -61,6 +62,6 @@ def atomics(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (n,) = shapes("n, n", a=a, b=b)
     y, total = a.new_empty(()), torch.zeros(1, dtype=torch.float32, device=a.device)
     if n:
-        _atomics_kernel[(triton.cdiv(n, _BLOCK),)](a, b, total, n, *a.stride(), *b.stride(), BLOCK=_BLOCK, num_warps=8)
+        _atomics_kernel[(ceil_div(n, _BLOCK),)](a, b, total, n, *a.stride(), *b.stride(), BLOCK=_BLOCK, num_warps=8)
     _finish_kernel[(1,)](total, y, 1, BLOCK=256, num_warps=4)
     return y

@@ -19,6 +19,7 @@ from touchstone.backends.triton.lib.philox import (
     word_of,
     words_of,
 )
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize=["threshold", "seed", "offset"])
@@ -36,7 +37,7 @@ def naive(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) ->
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         sizes, strides = axes(x)
-        _naive_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
+        _naive_kernel[(ceil_div(x.numel(), 1024),)](x, y, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
     return y
 
 
@@ -60,5 +61,5 @@ def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel():
         sizes, strides = axes(x)
-        _four_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
+        _four_kernel[(ceil_div(x.numel(), 1024),)](x, y, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
     return y

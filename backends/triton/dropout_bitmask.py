@@ -11,6 +11,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked, words_of
 from touchstone.backends.triton.lib.philox import drop, kept, place, rows_of_elements, rows_of_words
 from touchstone.backends.triton.lib.philox import words_of as philox_words
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit
@@ -52,6 +53,6 @@ def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> 
     bits = torch.empty(words_of(x), dtype=torch.int32, device=x.device)
     if y.numel():
         sizes, strides = axes(x)
-        programs = triton.cdiv(x.numel(), 1024)
+        programs = ceil_div(x.numel(), 1024)
         _four_kernel[(programs,)](x, y, bits, x.numel(), *sizes[1:], *strides, *rule, BLOCK=1024)
     return y, bits

@@ -10,6 +10,7 @@ import triton.language as tl
 from touchstone.backends.signatures._dropout import axes
 from touchstone.backends.signatures.dropout_bitmask_backward import checked_scale
 from touchstone.backends.triton.lib.philox import place
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit
@@ -33,5 +34,5 @@ def four(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tenso
     if dx.numel():
         sizes, strides = axes(dy)
         steps = (*sizes[1:], *strides, *bits.stride())
-        _four_kernel[(triton.cdiv(dy.numel(), 1024),)](dy, bits, dx, dy.numel(), *steps, scale, BLOCK=1024)
+        _four_kernel[(ceil_div(dy.numel(), 1024),)](dy, bits, dx, dy.numel(), *steps, scale, BLOCK=1024)
     return dx

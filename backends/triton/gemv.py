@@ -11,6 +11,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def naive(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     M, K = shapes("M K, K", a=a, x=x)
     y = a.new_empty(M)
     if M:
-        grid = (triton.cdiv(M, 4),)
+        grid = (ceil_div(M, 4),)
         _naive_kernel[grid](a, x, y, M, K, *a.stride(), *x.stride(), BLOCK_M=4, BLOCK_K=512, num_warps=4)
     return y
 
@@ -78,12 +79,12 @@ def splitk(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     M, K = shapes("M K, K", a=a, x=x)
     y = a.new_empty(M)
     if M:
-        groups = triton.cdiv(M, 4)
-        tiles = max(triton.cdiv(K, 512), 1)
-        each = triton.cdiv(tiles, max(1, min(tiles, grid_programs(a, 8) // groups, 65535)))  # tiles of a program
-        splits = triton.cdiv(tiles, each)
+        groups = ceil_div(M, 4)
+        tiles = max(ceil_div(K, 512), 1)
+        each = ceil_div(tiles, max(1, min(tiles, grid_programs(a, 8) // groups, 65535)))  # tiles of a program
+        splits = ceil_div(tiles, each)
         partial = a.new_empty((splits, M), dtype=torch.float32)
         strides = (*a.stride(), *x.stride())
         _splitk_kernel[(groups, splits)](a, x, partial, M, K, each, *strides, BLOCK_M=4, BLOCK_K=512, num_warps=4)
-        _finish_kernel[(triton.cdiv(M, 128),)](partial, y, M, splits, BLOCK=128, num_warps=4)
+        _finish_kernel[(ceil_div(M, 128),)](partial, y, M, splits, BLOCK=128, num_warps=4)
     return y

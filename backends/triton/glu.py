@@ -13,6 +13,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n"])
@@ -34,8 +35,8 @@ def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> 
     check_activation(activation)
     y = torch.empty((rows, cols), dtype=gate.dtype, device=gate.device)
     if y.numel():
-        block = min(triton.next_power_of_2(cols), 1024)
-        grid = programs(rows * triton.cdiv(cols, block), 1)
+        block = min(next_power_of_2(cols), 1024)
+        grid = programs(rows * ceil_div(cols, block), 1)
         _naive_kernel[grid](gate, up, y, *gate.stride(), *up.stride(), cols, ACTIVATION=activation, BLOCK=block)
     return y
 

@@ -13,6 +13,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
@@ -53,8 +54,8 @@ def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation:
     check_activation(activation)
     dgate, dup = (torch.empty((rows, cols), dtype=gate.dtype, device=gate.device) for _ in range(2))
     if dup.numel():
-        block = min(triton.next_power_of_2(cols), 1024)
-        grid = programs(rows * triton.cdiv(cols, block), 1)
+        block = min(next_power_of_2(cols), 1024)
+        grid = programs(rows * ceil_div(cols, block), 1)
         strides = (*gate.stride(), *up.stride(), *dy.stride())
         _naive_kernel[grid](gate, up, dy, dgate, dup, *strides, cols, ACTIVATION=activation, BLOCK=block)
     return dgate, dup

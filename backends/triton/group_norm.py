@@ -15,6 +15,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.group_norm import checked_sizes
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])
@@ -67,7 +68,7 @@ def onerow(
     sizes, strides = _merge(x.shape[2:], x.stride()[2:])
     if len(sizes) > 1:
         raise Unsupported(f"trailing strides {x.stride()[2:]} of sizes {tuple(x.shape[2:])}; one stride must do")
-    block_c, block_s = triton.next_power_of_2(channels // groups), triton.next_power_of_2(sizes[0])
+    block_c, block_s = next_power_of_2(channels // groups), next_power_of_2(sizes[0])
     if block_c * block_s > 32768:
         raise Unsupported(f"a tile of {block_c} x {block_s} elements; one program holds 32768")
     if y.numel():
@@ -239,7 +240,7 @@ def _launch(
         sizes, strides = _merge((channels // groups, *x.shape[2:]), x.stride()[1:])
         steps = (*x.stride()[:2], sizes, strides, *weight.stride(), bias.stride(0) if bias is not None else 0)
         count = channels // groups * space
-        block = min(triton.next_power_of_2(count), 8192)
+        block = min(next_power_of_2(count), 8192)
         counts = (groups, channels // groups, space, count)
         kernel[(samples * groups,)](x, weight, bias, y, *steps, *counts, eps, BLOCK=block, num_warps=warps(block))
     return y

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, resident, tiling, warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 from touchstone.backends.variants import HALF, variant
 
 
@@ -48,7 +49,7 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
-    return _launch(_onerow_kernel, x, weight, bias, eps, triton.next_power_of_2(cols))
+    return _launch(_onerow_kernel, x, weight, bias, eps, next_power_of_2(cols))
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
@@ -95,7 +96,7 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         strides = (*x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
-        block = triton.next_power_of_2(cols)
+        block = next_power_of_2(cols)
         # Registers for 32 warps at once in 16 bits, for 16 in float32: programs of a second wave would double the time.
         programs = min(rows, grid_programs(x, max(64 // x.element_size() // warps(block), 1)))
         stages = 2 if block * x.element_size() > 32768 else 4
@@ -239,7 +240,7 @@ def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
     Takes any number of columns; x is read three times. Source: [baetal2016].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
-    return _launch(_looped_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
+    return _launch(_looped_kernel, x, weight, bias, eps, min(next_power_of_2(cols), 4096))
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
@@ -281,7 +282,7 @@ def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
     Takes any number of columns; x is read twice. Source: [chan1979].
     """
     _, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
-    return _launch(_welford_kernel, x, weight, bias, eps, min(triton.next_power_of_2(cols), 4096))
+    return _launch(_welford_kernel, x, weight, bias, eps, min(next_power_of_2(cols), 4096))
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])

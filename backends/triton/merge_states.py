@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.merge_states import checked
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit
@@ -41,8 +42,8 @@ def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [milakov2018]."""
     (parts, rows, D), (merged, of_all) = checked(o, lse)
     if rows:
-        width = min(128, triton.next_power_of_2(max(D, 1)))
-        grid = (rows, max(1, triton.cdiv(D, width)))
+        width = min(128, next_power_of_2(max(D, 1)))
+        grid = (rows, max(1, ceil_div(D, width)))
         _naive_kernel[grid](o, lse, merged, of_all, o.stride(), lse.stride(), parts, D, WIDTH=width)
     return merged, of_all
 
@@ -78,8 +79,8 @@ def onerow(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [dao2023decoding]."""
     (parts, rows, D), (merged, of_all) = checked(o, lse)
     if rows:
-        width, every = min(256, triton.next_power_of_2(max(D, 1))), triton.next_power_of_2(max(parts, 1))
-        grid, strides = (rows, max(1, triton.cdiv(D, width))), (o.stride(), lse.stride())
+        width, every = min(256, next_power_of_2(max(D, 1))), next_power_of_2(max(parts, 1))
+        grid, strides = (rows, max(1, ceil_div(D, width))), (o.stride(), lse.stride())
         tile = min(8, every)
         _onerow_kernel[grid](o, lse, merged, of_all, *strides, parts, D, PARTS=every, TILE=tile, WIDTH=width)
     return merged, of_all
@@ -118,8 +119,8 @@ def rows(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [tillet2019]."""
     (parts, count, D), (merged, of_all) = checked(o, lse)
     if count:
-        width = min(128, triton.next_power_of_2(max(D, 1)))
+        width = min(128, next_power_of_2(max(D, 1)))
         tile = 2048 // width  # two vectors of 16 bits a thread
-        grid, strides = (triton.cdiv(count, tile), max(1, triton.cdiv(D, width))), (o.stride(), lse.stride())
+        grid, strides = (ceil_div(count, tile), max(1, ceil_div(D, width))), (o.stride(), lse.stride())
         _rows_kernel[grid](o, lse, merged, of_all, *strides, parts, count, D, ROWS=tile, WIDTH=width)
     return merged, of_all

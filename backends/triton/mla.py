@@ -16,6 +16,7 @@ import triton.language as tl
 from touchstone.backends.signatures.mla import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, block_d, head_descriptor
 from touchstone.backends.triton.lib.latent import attend, blocks, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 
@@ -47,7 +48,7 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         tiles = dict(BLOCK_M=32, BLOCK_N=64, BLOCK_K=64)
         if a.dtype is not torch.float32 and M > 64:
             tiles = dict(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)
-        grid = (triton.cdiv(M, tiles["BLOCK_M"]), triton.cdiv(out.shape[-1], tiles["BLOCK_N"]), B * H)
+        grid = (ceil_div(M, tiles["BLOCK_M"]), ceil_div(out.shape[-1], tiles["BLOCK_N"]), B * H)
         _product_kernel[grid](a, b, out, a.stride(), b.stride(), H, M, K, out.shape[-1], **tiles)
     return out
 
@@ -79,7 +80,7 @@ def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) 
     tiles = blocks(q.dtype, rows, D, P, DV, shared, k.stride(-1) == 1)
     strides = (q.stride(), r.stride(), k.stride(), t.stride(), v.stride())
     options = (scale, heads, rows, Sq, Sk, D, P, DV)
-    grid = (triton.cdiv(rows, tiles["BLOCK_M"]), B * heads)
+    grid = (ceil_div(rows, tiles["BLOCK_M"]), B * heads)
     _attention_kernel[grid](q, r, k, t, v, o, lse, *strides, *options, CAUSAL=causal, SHARED=shared, **tiles)
 
 
@@ -196,15 +197,15 @@ def tma(
         return o.zero_(), lse.fill_(float("-inf"))
     tiles = _tiles(q_nope.dtype, max(Dn, Dv))
     M, N = tiles["BLOCK_M"], tiles["BLOCK_N"]
-    q, r, shared = (head_descriptor("q_nope", q_nope, M), head_descriptor("q_rope", q_rope, M), k_rope.unsqueeze(1))
-    t, out = head_descriptor("k_rope", shared, N), head_descriptor("o", o, M)
+    q, r, shared = (head_descriptor(q_nope, "q_nope", M), head_descriptor(q_rope, "q_rope", M), k_rope.unsqueeze(1))
+    t, out = head_descriptor(shared, "k_rope", N), head_descriptor(o, "o", M)
     latents = c.unsqueeze(1).expand(-1, H, -1, -1)
     keys, values = (_product(latents, w.unsqueeze(0).expand(B, -1, -1, -1)) for w in (w_uk, w_uv))
-    k, v = head_descriptor("keys", keys, N), head_descriptor("values", values, N)
+    k, v = head_descriptor(keys, "keys", N), head_descriptor(values, "values", N)
     scale = scale_or_default(scale, Dn, Dr)
     sizes = dict(BLOCK_D=block_d(Dn), BLOCK_P=block_d(Dr), BLOCK_V=block_d(Dv))
     operands = (q, r, k, t, v, out, lse, H, Sq, Sk, abs(scale) * LOG2E.value)
-    _tma_kernel[(B * H * triton.cdiv(Sq, M),)](*operands, NEGATIVE=scale < 0, CAUSAL=causal, **sizes, **tiles)
+    _tma_kernel[(B * H * ceil_div(Sq, M),)](*operands, NEGATIVE=scale < 0, CAUSAL=causal, **sizes, **tiles)
     return o, lse
 
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention_decode import SPLITS, empty_parts, splits_of
 from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outputs
 from touchstone.backends.triton.lib.latent import attend, blocks
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 # That parts of the keys should give together, where some sequences are shorter than others: 16 rows of one, written and
@@ -49,7 +50,7 @@ def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor,
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
         tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v, True, cache.stride(-1) == 1)
-        grid = (triton.cdiv(H * Sq, tiles["BLOCK_M"]), B)
+        grid = (ceil_div(H * Sq, tiles["BLOCK_M"]), B)
         strides = (q.stride(), cache.stride(), lengths.stride(0))
         _flash_kernel[grid](q, cache, lengths, o, lse, *strides, scale, H * Sq, Sq, W, dim_v, **tiles)
     return o, lse
@@ -84,11 +85,11 @@ def splitkv(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tenso
     o, lse = empty_outputs(q, dim_v)
     if o.numel():
         tiles = blocks(q.dtype, H * Sq, dim_v, W - dim_v, dim_v, True, cache.stride(-1) == 1)
-        tops = triton.cdiv(H * Sq, tiles["BLOCK_M"])
-        splits, keys = splits_of(Sk, most=min(SPLITS, triton.cdiv(PROGRAMS, B * tops)))
+        tops = ceil_div(H * Sq, tiles["BLOCK_M"])
+        splits, keys = splits_of(Sk, most=min(SPLITS, ceil_div(PROGRAMS, B * tops)))
         parts, grid = empty_parts(o, splits), (tops, B, splits)
         strides = (q.stride(), cache.stride(), lengths.stride(0))
         _splitkv_kernel[grid](q, cache, lengths, *parts, *strides, scale, keys, H * Sq, Sq, W, dim_v, **tiles)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": tiles["BLOCK_V"]}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": tiles["BLOCK_V"]}
         merge_kernel[(B * H * Sq,)](*parts, o, lse, splits, dim_v, **options)
     return o, lse

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit
@@ -160,6 +161,6 @@ def _launch(kernel, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     lse = torch.full((rows,), float("-inf"), dtype=torch.float32, device=x.device)
     if y.numel():
-        block = min(triton.next_power_of_2(cols), 4096)
+        block = min(next_power_of_2(cols), 4096)
         kernel[(rows,)](x, y, lse, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
     return y, lse

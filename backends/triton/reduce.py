@@ -12,6 +12,7 @@ import triton.language as tl
 from touchstone.backends.signatures.reduce import checked, neutral_key
 from touchstone.backends.triton.lib.combining import combine, neutral, reduced
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 _BLOCK = 1024
@@ -52,7 +53,7 @@ def _last_stage_kernel(partial_ptr, y_ptr, count, FUNCTION: tl.constexpr, BLOCK:
 def twostage(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     number, n = checked(x, function), x.numel()
-    programs = max(1, triton.cdiv(n, _TILES * _BLOCK))
+    programs = max(1, ceil_div(n, _TILES * _BLOCK))
     y, partial = x.new_empty(()), x.new_empty(programs, dtype=torch.float32)
     _stage_kernel[(programs,)](x, partial, n, *x.stride(), FUNCTION=number, TILES=_TILES, BLOCK=_BLOCK, num_warps=4)
     _last_stage_kernel[(1,)](partial, y, programs, FUNCTION=number, BLOCK=_BLOCK, num_warps=4)
@@ -92,7 +93,7 @@ def atomics(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     y, key = x.new_empty(()), torch.full((1,), neutral_key(number), dtype=torch.int32, device=x.device)
     total = key.view(torch.float32)
     if n:
-        grid = (triton.cdiv(n, _BLOCK),)
+        grid = (ceil_div(n, _BLOCK),)
         _atomics_kernel[grid](x, total, key, n, *x.stride(), FUNCTION=number, BLOCK=_BLOCK, num_warps=4)
     _store_kernel[(1,)](total, key, y, FUNCTION=number, num_warps=1)
     return y
@@ -113,7 +114,7 @@ def _persistent_kernel(x_ptr, partial_ptr, done_ptr, y_ptr, n, stride_x, FUNCTIO
 def persistent(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. The results are combined in the same order in every run. Source: [gupta2012]."""
     number, n = checked(x, function), x.numel()
-    programs = max(1, min(grid_programs(x, 16), triton.cdiv(n, _BLOCK)))  # as many threads as there can be
+    programs = max(1, min(grid_programs(x, 16), ceil_div(n, _BLOCK)))  # as many threads as there can be
     y, partial = x.new_empty(()), x.new_empty(programs, dtype=torch.float32)
     done = torch.zeros(1, dtype=torch.int32, device=x.device)
     _persistent_kernel[(programs,)](x, partial, done, y, n, *x.stride(), FUNCTION=number, BLOCK=_BLOCK, num_warps=4)

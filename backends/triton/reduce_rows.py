@@ -11,6 +11,7 @@ import triton.language as tl
 from touchstone.backends.signatures.reduce_rows import checked
 from touchstone.backends.triton.lib.combining import combine, neutral, reduced
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit
@@ -58,7 +59,7 @@ def looped(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.T
     outputs, each = seen.shape
     y, tile = x.new_empty(outputs), _tile(seen)
     if outputs:
-        grid = (triton.cdiv(outputs, tile["OUTPUTS"]),)
+        grid = (ceil_div(outputs, tile["OUTPUTS"]),)
         _looped_kernel[grid](x, y, outputs, each, *seen.stride(), FUNCTION=number, **tile)
     return y
 
@@ -100,13 +101,13 @@ def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch
     outputs, each = seen.shape
     y, tile = x.new_empty(outputs), _tile(seen)
     if outputs:
-        groups = triton.cdiv(outputs, tile["OUTPUTS"])
-        tiles = max(triton.cdiv(each, tile["BLOCK"]), 1)
-        length = triton.cdiv(tiles, max(1, min(tiles, triton.cdiv(grid_programs(x, 8), groups), 65535)))
-        parts = triton.cdiv(tiles, length)
+        groups = ceil_div(outputs, tile["OUTPUTS"])
+        tiles = max(ceil_div(each, tile["BLOCK"]), 1)
+        length = ceil_div(tiles, max(1, min(tiles, ceil_div(grid_programs(x, 8), groups), 65535)))
+        parts = ceil_div(tiles, length)
         partial = x.new_empty((parts, outputs), dtype=torch.float32)
         operands = (x, partial, outputs, each, length, *seen.stride())
         _partials_kernel[(groups, parts)](*operands, FUNCTION=number, **tile)
-        grid = (triton.cdiv(outputs, 128),)
+        grid = (ceil_div(outputs, 128),)
         _finish_kernel[grid](partial, y, outputs, parts, FUNCTION=number, BLOCK=128, num_warps=4)
     return y

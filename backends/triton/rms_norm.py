@@ -13,6 +13,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import grid_programs, resident, tiling, warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
@@ -38,7 +39,7 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
     _, cols = shapes("rows cols, cols", x=x, weight=weight)
     if cols > 32768:
         raise Unsupported(f"{cols} columns; one program holds 32768")
-    return _launch(_onerow_kernel, x, weight, eps, triton.next_power_of_2(cols))
+    return _launch(_onerow_kernel, x, weight, eps, next_power_of_2(cols))
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w"])
@@ -68,7 +69,7 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
         raise Unsupported(f"{cols} columns; one program holds 32768")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = triton.next_power_of_2(cols)
+        block = next_power_of_2(cols)
         programs = min(rows, grid_programs(x, 32 // warps(block)))
         _persistent_kernel[(programs,)](
             x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, num_warps=warps(block)
@@ -139,7 +140,7 @@ def _looped_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, ep
 def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: [zhang2019]."""
     _, cols = shapes("rows cols, cols", x=x, weight=weight)
-    return _launch(_looped_kernel, x, weight, eps, min(triton.next_power_of_2(cols), 4096))
+    return _launch(_looped_kernel, x, weight, eps, min(next_power_of_2(cols), 4096))
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w"])

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, resident, tiling, warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 from touchstone.backends.variants import HALF, variant
 
 
@@ -39,7 +40,7 @@ def onerow(x: torch.Tensor) -> torch.Tensor:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = triton.next_power_of_2(cols)
+        block = next_power_of_2(cols)
         _onerow_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
     return y
 
@@ -71,7 +72,7 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
         raise Unsupported(f"{cols} columns; one program holds 32768")
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = triton.next_power_of_2(cols)
+        block = next_power_of_2(cols)
         programs = min(rows, grid_programs(x, 32 // warps(block)))
         _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, num_warps=warps(block))
     return y
@@ -185,7 +186,7 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = min(triton.next_power_of_2(cols), 4096)
+        block = min(next_power_of_2(cols), 4096)
         _looped_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
     return y
 
@@ -219,7 +220,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        block = min(triton.next_power_of_2(cols), 4096)
+        block = min(next_power_of_2(cols), 4096)
         _online_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
     return y
 

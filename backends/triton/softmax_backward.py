@@ -11,6 +11,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.rows import halfregs_block, opaque, warps
+from touchstone.backends.triton.lib.sizes import next_power_of_2
 from touchstone.backends.variants import HALF, variant
 
 
@@ -36,7 +37,7 @@ def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
         raise Unsupported(f"{cols} columns; one program holds 16384")
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
-        block = triton.next_power_of_2(cols)
+        block = next_power_of_2(cols)
         _onerow_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
     return dx
 
@@ -102,6 +103,6 @@ def looped(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
-        block = min(triton.next_power_of_2(cols), 4096)
+        block = min(next_power_of_2(cols), 4096)
         _looped_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
     return dx

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
@@ -26,7 +27,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
     if y.numel():
-        _naive_kernel[(triton.cdiv(y.numel(), 1024),)](x, y, rows, cols, *x.stride(), BLOCK=1024)
+        _naive_kernel[(ceil_div(y.numel(), 1024),)](x, y, rows, cols, *x.stride(), BLOCK=1024)
     return y
 
 
@@ -46,6 +47,6 @@ def tiled(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
     if y.numel():
         side = 128 if x.element_size() == 2 else 64  # whole lines of 128 bytes on both sides, and more of them at once
-        grid = (triton.cdiv(rows, side) * triton.cdiv(cols, side),)
+        grid = (ceil_div(rows, side) * ceil_div(cols, side),)
         _tiled_kernel[grid](x, y, rows, cols, *x.stride(), SIDE=side, num_warps=8)
     return y

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from touchstone.backends import Unsupported, emulator
+from touchstone.backends import Unsupported, emulator, tensormaps
 from touchstone.backends.cupy.runtime import hopper
 from touchstone.backends.cupy.runtime.hopper import TensorMap, aligned, along_last, taken
 from touchstone.backends.cupy.runtime.module import Module
@@ -30,7 +30,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     one = Driver()
-    monkeypatch.setattr(hopper, "_encoder", lambda: one)
+    monkeypatch.setattr(tensormaps, "_encoder", lambda: one)
     hopper._encoded.cache_clear()
     yield one
     hopper._encoded.cache_clear()
@@ -42,7 +42,7 @@ def test_sizes_and_boxes_go_from_the_contiguous_axis_outwards_and_pitches_in_byt
     bytes_ = TensorMap(x, (2, 1, 32)).encoded()
     width = x.element_size()
     assert driver.told == [(number, x.data_ptr(), [64, 3, 5], [96 * width, 3 * 96 * width], [32, 1, 2])]
-    assert bytes_.nbytes == 128 and bytes_.tobytes() == bytes(range(128))
+    assert bytes_ == bytes(range(128))
 
 
 def test_the_stride_of_an_axis_of_one_element_is_replaced_by_one_that_the_driver_takes(driver):

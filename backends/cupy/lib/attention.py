@@ -46,13 +46,13 @@ def padded_dimension(D: int) -> int:
 
 def whole_pieces(*operands: torch.Tensor) -> bool:
     """Whether every head row of every operand is whole 16-byte pieces, one after another and on 16 bytes."""
-    return all(
-        x.stride(-1) == 1
-        and x.shape[-1] * x.element_size() % 16 == 0
-        and x.data_ptr() % 16 == 0
-        and all(n == 1 or s * x.element_size() % 16 == 0 for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True))
-        for x in operands
-    )
+    return all(x.data_ptr() % 16 == 0 and _in_pieces(x.shape, x.stride(), x.element_size()) for x in operands)
+
+
+@lru_cache(maxsize=1024)
+def _in_pieces(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool:
+    whole = strides[-1] == 1 and shape[-1] * size % 16 == 0
+    return whole and all(n == 1 or s * size % 16 == 0 for n, s in zip(shape[:-1], strides[:-1], strict=True))
 
 
 def check_copyable(**operands: torch.Tensor) -> None:

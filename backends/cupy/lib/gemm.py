@@ -1,5 +1,6 @@
 """What the launchers of matrix products share: the tile of a block and the number of blocks."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -85,13 +86,13 @@ def by_warpgroups(M: int, N: int, processors: int, together: int = 1) -> Tiling:
 
     `together` operands b of one shape share a tile's columns. Operands and c are 16-bit.
     """
-    tiles = [(128, 256), (128, 192), (128, 128)] if together == 1 else [(128, 256), (128, 128)]
+    tiles = ((128, 256), (128, 192), (128, 128)) if together == 1 else ((128, 256), (128, 128))
     return _fastest(M, N, processors, tiles, together, (_LOADED, _LOADED))
 
 
 def by_more_warpgroups(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     """For wgmma.cuh: the tile, of 128 or 192 rows, with which the product of `a` and `b` takes the least time."""
-    tiles = [(128, 256), (128, 192), (192, 192), (128, 128)]
+    tiles = (128, 256), (128, 192), (192, 192), (128, 128)
     per_row, per_column = (_LOADED if along_lines(x) else _LOADED_ACROSS for x in (a, b))
     return _fastest(a.shape[0], b.shape[1], processors(a.device), tiles, 1, (per_row, per_column))
 
@@ -101,8 +102,9 @@ def by_more_warpgroups(a: torch.Tensor, b: torch.Tensor) -> Tiling:
 _LOADED, _LOADED_ACROSS = 100, 143
 
 
+@lru_cache(maxsize=4096)  # 10 us for four tiles
 def _fastest(
-    M: int, N: int, processors: int, tiles: list[tuple[int, int]], together: int, loaded: tuple[int, int]
+    M: int, N: int, processors: int, tiles: tuple[tuple[int, int], ...], together: int, loaded: tuple[int, int]
 ) -> Tiling:
     cluster = _cluster(M)
 
@@ -163,7 +165,12 @@ def by_parts(M: int, N: int, K: int, a_along_k: bool, device: torch.device) -> T
     Up to 64 rows are the short side of a tile, of which two blocks run at once; beyond, two blocks share a tile. How
     busy the multiprocessors have to be was fitted to 22 products on an H200.
     """
-    places, steps = processors(device), max(ceil_div(K, 64), 1)
+    return _cut(M, N, K, a_along_k, processors(device))
+
+
+@lru_cache(maxsize=4096)
+def _cut(M: int, N: int, K: int, a_along_k: bool, places: int) -> Tiling | None:
+    steps = max(ceil_div(K, 64), 1)
     if M <= 64:
         rows = next(rows for rows in (16, 32, 64) if rows >= (M if a_along_k else 64))
         tiles = ceil_div(N, 128)

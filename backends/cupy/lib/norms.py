@@ -1,5 +1,7 @@
 """What the launchers of the norms share: blocks and grids for rows, vectors of elements, blocks that run at once."""
 
+from functools import lru_cache
+
 import torch
 
 from touchstone.backends.devices import multiprocessors
@@ -22,12 +24,16 @@ def vector_width(*tensors: torch.Tensor | None) -> int:
     for tensor in tensors:
         if tensor is None:
             continue
-        length = 16 // tensor.element_size()
-        if tensor.stride(-1) != 1 or any(n % length for n in (tensor.shape[-1], *tensor.stride()[:-1])):
-            return 1
-        if tensor.data_ptr() % 16:
+        length = _in_vectors(tensor.shape, tensor.stride(), tensor.element_size())
+        if length == 1 or tensor.data_ptr() % 16:
             return 1
     return length
+
+
+@lru_cache(maxsize=4096)  # 2 us
+def _in_vectors(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> int:
+    length = 16 // size
+    return 1 if strides[-1] != 1 or any(n % length for n in (shape[-1], *strides[:-1])) else length
 
 
 def resident(x: torch.Tensor, each: int) -> int:

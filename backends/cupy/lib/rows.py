@@ -1,5 +1,6 @@
 """What the launchers of row-wise kernels share: grids and blocks for rows, by the way a row is held."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,13 @@ def in_registers(
     shifted = length == 1 and cols > _NARROW and _shifted(operands)
     if shifted:
         length = 16 // next(x.element_size() for x in operands if x is not None)
+    return _in_registers(rows, cols, length, shifted, vectors, across)
+
+
+@lru_cache(maxsize=4096)
+def _in_registers(
+    rows: int, cols: int, length: int, shifted: bool, vectors: int, across: int
+) -> tuple[tuple[int, tuple[int, int]], dict[str, int]]:
     extent = cols + length - 1 if shifted else cols
     if extent > (limit := 32768 if length > 1 else 16384):
         raise Unsupported(f"{cols} columns; one block holds {limit} in accesses of {length} elements")
@@ -75,15 +83,19 @@ def staying(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
     Declines more columns than it holds: 65536 of 16 bits, 32768 of 32.
     """
     x = next(x for x in operands if x is not None)
-    lanes = 16 // x.element_size()
+    aligned = int(vector_width(*operands) > 1)
+    return _staying(min(rows, resident(x, 1)), cols, 16 // x.element_size(), aligned, shared_limit(x.device))
+
+
+@lru_cache(maxsize=4096)
+def _staying(blocks: int, cols: int, lanes: int, aligned: int, limit: int) -> Grid:
     at_most(cols, 1024 * _MOST * lanes, "block")
     vectors = max(-(-cols // (1024 * lanes)), 1)
     size = threads(max(cols, 1), vectors * lanes, 1024)
     line = vectors * size * 16  # bytes of a row
-    stages = max(1, min(4, (shared_limit(x.device) - 1024 - _STATIC) // line))
-    aligned = int(vector_width(*operands) > 1)
+    stages = max(1, min(4, (limit - 1024 - _STATIC) // line))
     definitions = {"VECTORS": vectors, "STAGES": stages, "CLUSTER": 1, "ALIGNED": aligned}
-    return Grid(min(rows, resident(x, 1)), size, {"shared": stages * line, **definitions})
+    return Grid(blocks, size, {"shared": stages * line, **definitions})
 
 
 def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
@@ -92,7 +104,12 @@ def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
     Declines more columns than they hold: 524288 of 16 bits, 262144 of 32.
     """
     x = next(x for x in operands if x is not None)
-    lanes = 16 // x.element_size()
+    aligned = int(vector_width(*operands) > 1)
+    return _sharing(rows, cols, 16 // x.element_size(), aligned, shared_limit(x.device))
+
+
+@lru_cache(maxsize=4096)
+def _sharing(rows: int, cols: int, lanes: int, aligned: int, limit: int) -> Grid:
     cluster = 2
     # 256 threads with 32 KB: more have to wait longer for one another, and fewer for the other blocks.
     while cluster < 8 and cols > cluster * 256 * _MOST * lanes:
@@ -102,8 +119,7 @@ def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
     size = threads(part, _MOST * lanes, 1024)
     vectors = -(-part // (size * lanes))
     line = vectors * size * 16  # bytes of a row that a block holds
-    beside = min(32, 2048 // size, (shared_limit(x.device) + 1024) // (line + _STATIC + 1024))
-    aligned = int(vector_width(*operands) > 1)
+    beside = min(32, 2048 // size, (limit + 1024) // (line + _STATIC + 1024))
     definitions = {"VECTORS": vectors, "CLUSTER": cluster, "ALIGNED": aligned, "THREADS": size, "BESIDE": beside}
     return Grid(blocks(rows * cluster), size, {"shared": line, "arch": "sm_90a", **definitions})
 

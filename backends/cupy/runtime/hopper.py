@@ -1,18 +1,15 @@
 """Matrices as Hopper's copy engine (TMA) takes them: the host's side of hopper.cuh."""
 
-import ctypes
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from touchstone.backends import Unsupported, emulator
+from touchstone.backends import Unsupported, emulator, tensormaps
 
-# of cuda.h: CUtensorMapDataType, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+# of cuda.h: CUtensorMapDataType, CU_TENSOR_MAP_SWIZZLE_128B
 _TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
-_SWIZZLE_128B, _PROMOTION_256B = 3, 3
+_SWIZZLE_128B = 3
 
 
 class TensorMap(NamedTuple):
@@ -26,15 +23,10 @@ class TensorMap(NamedTuple):
     tensor: torch.Tensor
     box: tuple[int, ...]
 
-    def encoded(self) -> np.ndarray:
+    def encoded(self) -> bytes:
         """The 128 bytes that the driver makes of it."""
         x = self.tensor
-        pitches, extent = [], -(-x.shape[-1] * x.element_size() // 16) * 16
-        for n, stride in zip(x.shape[-2::-1], x.stride()[-2::-1], strict=True):
-            # the stride of an axis of one element says nothing, but the driver looks at it
-            pitches.append(stride * x.element_size() if n > 1 else extent)
-            extent = max(extent, n * pitches[-1])
-        return _encoded(_TYPES[x.dtype], x.data_ptr(), tuple(x.shape[::-1]), tuple(pitches), self.box[::-1])
+        return _encoded(x.dtype, x.data_ptr(), x.shape, x.stride(), self.box)
 
     def emulated(self) -> emulator.TensorMap:
         """The same for the emulator."""
@@ -43,8 +35,13 @@ class TensorMap(NamedTuple):
 
 def taken(x: torch.Tensor) -> bool:
     """Whether the copy engine takes the last axis of `x` as the contiguous one."""
-    return (x.stride(-1) == 1 or x.shape[-1] == 1) and all(
-        n == 1 or (s > 0 and s * x.element_size() % 16 == 0) for n, s in zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    return _taken(x.shape, x.stride(), x.element_size())
+
+
+@lru_cache(maxsize=1024)  # 4 us for four axes
+def _taken(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool:
+    return (strides[-1] == 1 or shape[-1] == 1) and all(
+        n == 1 or (s > 0 and s * size % 16 == 0) for n, s in zip(shape[:-1], strides[:-1], strict=True)
     )
 
 
@@ -59,9 +56,10 @@ def along_last(name: str, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     first. Raises Unsupported if neither, or if it does not start at a multiple of 16 bytes.
     """
     aligned(name, x)
-    for view, last in ((x, True), (x.t(), False)):
-        if taken(view):
-            return view, last
+    if taken(x):
+        return x, True
+    if taken(x.t()):
+        return x.t(), False
     raise Unsupported(
         f"{name}: strides {x.stride()} of {x.element_size()} bytes; the copy engine needs an axis of stride 1 and the "
         "other's a positive multiple of 16 bytes"
@@ -70,34 +68,13 @@ def along_last(name: str, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 @lru_cache(maxsize=1024)
 def _encoded(
-    dtype: int, address: int, sizes: tuple[int, ...], pitches: tuple[int, ...], box: tuple[int, ...]
-) -> np.ndarray:
-    rank = len(sizes)
-    space = np.zeros(192, np.uint8)
-    start = -space.ctypes.data % 64
-    status = _encoder()(
-        space.ctypes.data + start,
-        dtype,
-        rank,
-        address,
-        (ctypes.c_uint64 * rank)(*sizes),
-        (ctypes.c_uint64 * (rank - 1))(*pitches),
-        (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
-        0,
-        _SWIZZLE_128B,
-        _PROMOTION_256B,
-        0,
-    )
-    if status:
-        where = f"{sizes} elements of type {dtype} at {address:#x}, {pitches} bytes apart, in boxes of {box}"
-        raise RuntimeError(f"cuTensorMapEncodeTiled: error {status} for {where}")
-    return space[start : start + 128].view("V128")
-
-
-@lru_cache
-def _encoder() -> Callable[..., int]:
-    encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    encode.argtypes = [pointer, number, ctypes.c_uint32, pointer, *[pointer] * 4, *[number] * 4]
-    return encode
+    dtype: torch.dtype, address: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
+) -> bytes:
+    size = dtype.itemsize
+    pitches, extent = [], -(-shape[-1] * size // 16) * 16
+    for n, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
+        # the stride of an axis of one element says nothing, but the driver looks at it
+        pitches.append(stride * size if n > 1 else extent)
+        extent = max(extent, n * pitches[-1])
+    how = _SWIZZLE_128B, tensormaps.PROMOTION_256B
+    return tensormaps.encoded(_TYPES[dtype], address, tuple(shape[::-1]), tuple(pitches), box[::-1], *how)

@@ -256,7 +256,9 @@ class _Ready:
         values: list[Any] = []
         tensors = 0
         for kind, value in zip(self._kinds, arguments, strict=True):
-            if isinstance(value, torch.Tensor):
+            if kind is _NUMBER and type(value) in (int, float):
+                values.append(value)
+            elif isinstance(value, torch.Tensor):
                 if (kind is not _ANY and value.dtype is not kind) or value.get_device() != index:
                     return False
                 values.append(value.data_ptr())
@@ -264,7 +266,7 @@ class _Ready:
             elif kind is _NUMBER:
                 values.append(value)
             elif kind is TensorMap and isinstance(value, TensorMap):
-                values.append(value.encoded().tobytes())
+                values.append(value.encoded())
             elif kind is _BOOL and isinstance(value, bool):
                 values.append(value)
             elif value is None and kind is not TensorMap and kind is not _BOOL:
@@ -514,7 +516,7 @@ def _number(kernel: str, parameter: Parameter, value: Any) -> Any:
 def _passed(argument: Any) -> Any:
     """A packed argument as CuPy takes it: bytes that it copies."""
     if isinstance(argument, TensorMap):
-        return argument.encoded()
+        argument = argument.encoded()
     if isinstance(argument, bytes):
         return np.frombuffer(argument, f"V{len(argument)}")
     if argument is None or isinstance(argument, torch.Tensor):

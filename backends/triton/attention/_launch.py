@@ -8,6 +8,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
+from touchstone.backends.triton.lib.sizes import next_power_of_2
+from touchstone.backends.triton.runtime.ready import kept
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among
 # them: a head that is not known to start on 16 bytes is loaded element by element and not pipelined.
@@ -37,7 +39,7 @@ def block_d(D: int) -> int:
     Triton 3.6 for sm_90 reads shared memory out of bounds for 16-bit K tiles of 32 columns whose stride is not 1 (seen
     with D 17, 20 and 24: wrong values in `flash`, an illegal access in `pruned`); tiles of 64 columns are right.
     """
-    return max(64, triton.next_power_of_2(D))
+    return max(64, next_power_of_2(D))
 
 
 def tuning_kind(D: int, causal: bool) -> str:
@@ -46,8 +48,9 @@ def tuning_kind(D: int, causal: bool) -> str:
     return f"{'causal' if causal else 'full'}{block_d(D)}"
 
 
-def head_descriptor(name: str, x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D."""
+@kept
+def head_descriptor(x: torch.Tensor, name: str, rows: int) -> TensorDescriptor:
+    """`x` (B, H, S, D) in tiles of `rows` and the whole, padded D; `name` is for errors."""
     D, size = x.shape[-1], x.element_size()
     dense = (D * size + 15) // 16 * 16 // size  # for axes of size 1, whose stride may be anything and is never used
     strides = [stride if n > 1 else dense for n, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]

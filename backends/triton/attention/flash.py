@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import PLAIN, block_d, default_tiles, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -85,7 +86,7 @@ def flash(
     if o.numel() == 0:
         return o, lse
     tiles = default_tiles(q.dtype, D)
-    _flash_kernel[(B * Hq * triton.cdiv(Sq, tiles["BLOCK_M"]),)](
+    _flash_kernel[(B * Hq * ceil_div(Sq, tiles["BLOCK_M"]),)](
         q,
         *q.stride(),
         k,

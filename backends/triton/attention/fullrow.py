@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import PLAIN, block_d, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,
@@ -89,7 +90,7 @@ def fullrow(
     if o.numel() == 0:
         return o, lse
     block_m = 16 if q.dtype is torch.float32 else 32
-    _fullrow_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
+    _fullrow_kernel[(B * Hq * ceil_div(Sq, block_m),)](
         q,
         *q.stride(),
         k,
@@ -106,7 +107,7 @@ def fullrow(
         scale_or_default(scale, D),
         CAUSAL=causal,
         BLOCK_M=block_m,
-        BLOCK_N=max(16, triton.next_power_of_2(Sk)),
+        BLOCK_N=max(16, next_power_of_2(Sk)),
         BLOCK_D=block_d(D),
         num_warps=8,
     )

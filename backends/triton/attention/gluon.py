@@ -1,7 +1,6 @@
 """gluon: warpgroups with 64 queries each, fed by one warp that has the copy engine bring keys and values (Hopper)."""
 
 import torch
-import triton
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,6 +16,8 @@ from touchstone.backends.signatures.attention import checked_sizes, empty_output
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 
 _L2 = 8 << 20  # bytes of keys and values that programs share at a time: 16 << 20 costs 1 % at 4096 keys, 32 << 20 4 %
@@ -342,6 +343,7 @@ def _consume(
     tma.store_wait(0)
 
 
+@prepared
 @tg.jit(do_not_specialize=[*PLAIN, "pairs", "group"])
 def _gluon_kernel(
     q_desc,
@@ -427,21 +429,21 @@ def gluon(
     scale = scale_or_default(scale, D)
     config = _default(D)
     rows, block_n = ROWS.value, config["BLOCK_N"]
-    pairs, tiles = B * Hq, triton.cdiv(Sq, rows * config["GROUPS"])
+    pairs, tiles = B * Hq, ceil_div(Sq, rows * config["GROUPS"])
     # causal: twice as many heads at a time, as there have to be short tiles enough to even out the long ones
     group = max(1, _L2 * (1 + causal) // (4 * Sk * D)) * (Hq // Hkv)
     programs = min(pairs * tiles, processors(q.device))
     counter = (torch.zeros if causal else torch.empty)(1, dtype=torch.int32, device=q.device)
     q_desc, k_desc, v_desc = (
-        head_descriptor("q", q, rows),
-        head_descriptor("k", k, block_n),
-        head_descriptor("v", v, block_n),
+        head_descriptor(q, "q", rows),
+        head_descriptor(k, "k", block_n),
+        head_descriptor(v, "v", block_n),
     )
     _gluon_kernel[(programs,)](
         swizzled(q_desc),
         swizzled(k_desc),
         swizzled(v_desc),
-        swizzled(head_descriptor("o", o, rows)),
+        swizzled(head_descriptor(o, "o", rows)),
         lse,
         counter,
         Hq,

@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import block_d, default_tiles, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
@@ -120,7 +121,7 @@ def naive(
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
     tiles = default_tiles(q.dtype, D)
-    tiles_m, tiles_n = triton.cdiv(Sq, tiles["BLOCK_M"]), triton.cdiv(Sk, tiles["BLOCK_N"])
+    tiles_m, tiles_n = ceil_div(Sq, tiles["BLOCK_M"]), ceil_div(Sk, tiles["BLOCK_N"])
     if Sk:
         _scores_kernel[(B * Hq * tiles_m * tiles_n,)](
             q,
@@ -139,6 +140,6 @@ def naive(
             **tiles,
         )
     rows = B * Hq * Sq
-    _softmax_kernel[(triton.cdiv(rows, 16),)](s, lse, rows, Sk, BLOCK_M=16, BLOCK_N=256, num_warps=4)
+    _softmax_kernel[(ceil_div(rows, 16),)](s, lse, rows, Sk, BLOCK_M=16, BLOCK_N=256, num_warps=4)
     _values_kernel[(B * Hq * tiles_m,)](s, v, *v.stride(), o, Hq, Hkv, Sq, Sk, D, BLOCK_D=block_d(D), **tiles)
     return o, lse

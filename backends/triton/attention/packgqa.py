@@ -9,6 +9,7 @@ from touchstone.backends.signatures.attention import checked_sizes, empty_output
 from touchstone.backends.signatures.attention_decode import empty_parts
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 from touchstone.backends.variants import variant
 
@@ -40,13 +41,13 @@ def packgqa(
     if o.numel():
         rows = Hq // Hkv * Sq
         config = packed.tiles_alike(q.dtype, D, rows)
-        tiles = triton.cdiv(rows, config["BLOCK_M"])
+        tiles = ceil_div(rows, config["BLOCK_M"])
         splits, keys = packed.parts_alike(Sk, B * Hkv * tiles, processors(q.device))
         parts = empty_parts(q, splits)
         ahead = Sk - Sq if causal else Sk  # query i sees the keys up to i + ahead
         options = (scale_or_default(scale, D), Hkv, rows, Sq, Sk, D, keys, ahead)
         grid = (B * Hkv, splits, tiles)
         _packgqa_kernel[grid](q, k, v, *parts, q.stride(), k.stride(), v.stride(), *options, **config)
-        options = {"SPLITS": triton.next_power_of_2(splits), "BLOCK_V": config["BLOCK_D"]}
+        options = {"SPLITS": next_power_of_2(splits), "BLOCK_V": config["BLOCK_D"]}
         merge_kernel[(B * Hq * Sq,)](*parts, o, lse, splits, D, **options)
     return o, lse

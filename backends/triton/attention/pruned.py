@@ -15,6 +15,7 @@ from touchstone.backends.triton.attention._launch import (
     tuning_kind,
 )
 from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -207,7 +208,7 @@ def pruned(
         return o, lse
     scale = scale_or_default(scale, D)
     config = pinned(f"attention.{tuning_kind(D, causal)}.pruned", q.dtype, (Sq, Sk), _default(q, Sk))
-    _pruned_kernel[(B * Hq * triton.cdiv(Sq, config["BLOCK_M"]),)](
+    _pruned_kernel[(B * Hq * ceil_div(Sq, config["BLOCK_M"]),)](
         q,
         *q.stride(),
         k,

@@ -8,12 +8,15 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor, tuning_kind
 from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import HALF, variant
 
 _HELD = 256  # keys
 
 
+@prepared
 @triton.jit(do_not_specialize=[*PLAIN, "span"])
 def _resident_kernel(
     q_desc,
@@ -101,15 +104,15 @@ def resident(
         return o.zero_(), lse.fill_(float("-inf"))
     scale = scale_or_default(scale, D)
     config = {**pinned(f"attention.{tuning_kind(D, causal)}.resident", q.dtype, (Sq, Sk), _default(D))}
-    block_m, block_n = config["BLOCK_M"], max(16, triton.next_power_of_2(Sk))
-    tiles = triton.cdiv(Sq, block_m)
+    block_m, block_n = config["BLOCK_M"], max(16, next_power_of_2(Sk))
+    tiles = ceil_div(Sq, block_m)
     at_once = processors(q.device) * config.pop("PROGRAMS")
-    span = triton.cdiv(tiles, min(tiles, max(1, at_once // (B * Hq))))
-    _resident_kernel[(B * Hq * triton.cdiv(tiles, span),)](
-        head_descriptor("q", q, block_m),
-        head_descriptor("k", k, block_n),
-        head_descriptor("v", v, block_n),
-        head_descriptor("o", o, block_m),
+    span = ceil_div(tiles, min(tiles, max(1, at_once // (B * Hq))))
+    _resident_kernel[(B * Hq * ceil_div(tiles, span),)](
+        head_descriptor(q, "q", block_m),
+        head_descriptor(k, "k", block_n),
+        head_descriptor(v, "v", block_n),
+        head_descriptor(o, "o", block_m),
         lse,
         Hq,
         Hkv,

@@ -7,6 +7,8 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor, tuning_kind
 from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -56,6 +58,7 @@ def _attend(
     return acc, m, l
 
 
+@prepared
 @triton.jit(do_not_specialize=PLAIN)
 def _tma_kernel(
     q_desc,
@@ -181,15 +184,15 @@ def tma(
     config = pinned(f"attention.{tuning_kind(D, causal)}.tma", q.dtype, (Sq, Sk), _default(q, Sk, causal))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     q_desc, k_desc, v_desc = (
-        head_descriptor("q", q, block_m),
-        head_descriptor("k", k, block_n),
-        head_descriptor("v", v, block_n),
+        head_descriptor(q, "q", block_m),
+        head_descriptor(k, "k", block_n),
+        head_descriptor(v, "v", block_n),
     )
-    _tma_kernel[(B * Hq * triton.cdiv(Sq, block_m),)](
+    _tma_kernel[(B * Hq * ceil_div(Sq, block_m),)](
         q_desc,
         k_desc,
         v_desc,
-        head_descriptor("o", o, block_m),
+        head_descriptor(o, "o", block_m),
         lse,
         Hq,
         Hkv,

@@ -6,8 +6,11 @@ import triton.language as tl
 
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
 from touchstone.backends.triton.attention_backward._launch import PLAIN, load_lse
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 
 
+@prepared
 @triton.jit(do_not_specialize=PLAIN)
 def _delta_kernel(
     o_ptr,
@@ -53,10 +56,10 @@ def launch_delta(
     What lies behind Sq is not written.
     """
     B, Hq, Sq, D = o.shape
-    pitch = triton.cdiv(Sq, multiple) * multiple
+    pitch = ceil_div(Sq, multiple) * multiple
     delta, lse2 = (torch.empty((B, Hq, pitch), dtype=torch.float32, device=o.device) for _ in range(2))
     if delta.numel():
-        _delta_kernel[(B * Hq * triton.cdiv(Sq, 64),)](
+        _delta_kernel[(B * Hq * ceil_div(Sq, 64),)](
             o,
             *o.stride(),
             lse,

@@ -1,7 +1,6 @@
 """delta_first: delta (and lse in units of log 2) from a kernel of its own; causal tiles pruned; exp2."""
 
 import torch
-import triton
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
@@ -9,6 +8,7 @@ from touchstone.backends.triton.attention._launch import block_d, tuning_kind
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import default_pruned_tiles
 from touchstone.backends.triton.attention_backward._pruned import dkdv_kernel, dq_kernel
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -59,11 +59,11 @@ def delta_first(
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), do, *do.stride(), delta, lse2)
     sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
     if dk.numel():
-        dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+        dkdv_kernel[(B * Hkv * ceil_div(Sk, own),)](
             *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=block_d(D), **config
         )
     if dq.numel():
-        dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+        dq_kernel[(B * Hq * ceil_div(Sq, own),)](
             *operands, dq, *sizes, 0, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=block_d(D), **config
         )
     return dq, dk, dv

@@ -8,6 +8,7 @@ from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 from touchstone.backends.triton.attention._launch import block_d, load_tile
 from touchstone.backends.triton.attention_backward._launch import PLAIN, default_tiles, load_lse
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 
@@ -185,11 +186,11 @@ def delta_inline(
     operands = (q, *q.stride(), k, *k.stride(), v, *v.stride(), o, *o.stride(), lse, *lse.stride(), do, *do.stride())
     sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
     if dq.numel():
-        _inline_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+        _inline_dq_kernel[(B * Hq * ceil_div(Sq, own),)](
             *operands, dq, *sizes, CAUSAL=causal, BLOCK_M=own, BLOCK_N=step, BLOCK_D=block_d(D), **tiles
         )
     if dk.numel():
-        _inline_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+        _inline_dkdv_kernel[(B * Hkv * ceil_div(Sk, own),)](
             *operands, dk, dv, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=block_d(D), **tiles
         )
     return dq, dk, dv

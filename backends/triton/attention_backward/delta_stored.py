@@ -8,6 +8,7 @@ from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
 from touchstone.backends.triton.attention._launch import block_d, load_tile
 from touchstone.backends.triton.attention_backward._launch import PLAIN, default_tiles, load_lse
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 
@@ -183,7 +184,7 @@ def delta_stored(
     rest = (lse, *lse.stride(), do, *do.stride())
     sizes = (Hq, Hkv, Sq, Sk, D, scale_or_default(scale, D))
     if dq.numel():
-        _stored_dq_kernel[(B * Hq * triton.cdiv(Sq, own),)](
+        _stored_dq_kernel[(B * Hq * ceil_div(Sq, own),)](
             *qkv,
             o,
             *o.stride(),
@@ -198,7 +199,7 @@ def delta_stored(
             **tiles,
         )
     if dk.numel():
-        _stored_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+        _stored_dkdv_kernel[(B * Hkv * ceil_div(Sk, own),)](
             *qkv, *rest, dk, dv, delta, *sizes, CAUSAL=causal, BLOCK_M=step, BLOCK_N=own, BLOCK_D=block_d(D), **tiles
         )
     return dq, dk, dv

@@ -25,6 +25,8 @@ from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import barrier, barriers, copy_in, copy_out, plain_rows, swizzled
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 
 
@@ -261,6 +263,7 @@ def _finish(dk_desc, dv_desc, k, v, dk, dv, place):
     tma.store_wait(0)
 
 
+@prepared
 @tg.jit(do_not_specialize=[*PLAIN, "pairs", "group"])
 def _gluon_kernel(
     q_desc,
@@ -313,6 +316,7 @@ def _gluon_kernel(
     )
 
 
+@prepared
 @triton.jit(do_not_specialize=PLAIN)
 def _round_kernel(sums_ptr, dq_ptr, Sq, D, scale, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):
     """dq of a tile of queries from its sums, which lie as `_add` leaves them."""
@@ -352,15 +356,15 @@ def gluon(
     if dq.numel() == 0 or dk.numel() == 0:  # no descriptor of an empty tensor
         return dq.zero_(), dk.zero_(), dv.zero_()
     rows, keys, width = 64 if D > 64 else 128, 128 if D <= 128 else 64, block_d(D)
-    operands = [swizzled(head_descriptor(*each)) for each in (("q", q, rows), ("k", k, keys), ("v", v, keys))]
-    operands.append(swizzled(head_descriptor("do", do, rows)))
-    outputs = [swizzled(head_descriptor(*each)) for each in (("dk", dk, keys), ("dv", dv, keys))]
+    operands = [swizzled(head_descriptor(*each)) for each in ((q, "q", rows), (k, "k", keys), (v, "v", keys))]
+    operands.append(swizzled(head_descriptor(do, "do", rows)))
+    outputs = [swizzled(head_descriptor(*each)) for each in ((dk, "dk", keys), (dv, "dv", keys))]
     delta, lse2 = launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
     statistics = [plain_rows(TensorDescriptor(x, [B * Hq, Sq], [delta.shape[-1], 1], [1, rows])) for x in (lse2, delta)]
-    tiles = B * Hq * triton.cdiv(Sq, rows)
+    tiles = B * Hq * ceil_div(Sq, rows)
     sums = torch.zeros((tiles, rows * width), dtype=torch.float32, device=q.device)
     scale = scale_or_default(scale, D)
-    _gluon_kernel[(B * Hkv * triton.cdiv(Sk, keys),)](
+    _gluon_kernel[(B * Hkv * ceil_div(Sk, keys),)](
         *operands,
         *statistics,
         sums,

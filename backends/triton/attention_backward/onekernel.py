@@ -11,6 +11,7 @@ from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN, default_pruned_tiles
 from touchstone.backends.triton.attention_backward._pruned import dkdv_kernel, dq_kernel
 from touchstone.backends.triton.attention_backward.delta_first import delta_first
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 
@@ -154,7 +155,7 @@ def onekernel(
         f"attention_backward.{tuning_kind(D, causal)}.onekernel", q.dtype, (Sq, Sk), default_pruned_tiles(q, k, v, do)
     )
     delta, lse2 = launch_delta(o, lse, do)
-    programs = B * Hkv * triton.cdiv(Sk, config["OWN"]) + B * Hq * triton.cdiv(Sq, config["OWN"])
+    programs = B * Hkv * ceil_div(Sk, config["OWN"]) + B * Hq * ceil_div(Sq, config["OWN"])
     if programs:
         _onekernel_kernel[(programs,)](
             q,

@@ -11,6 +11,8 @@ from touchstone.backends.triton.attention._launch import LOG2E, block_d, head_de
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN
 from touchstone.backends.triton.lib.gemm import roomy
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -55,6 +57,7 @@ def _dq_steps(
     return acc
 
 
+@prepared
 @triton.jit(do_not_specialize=PLAIN)
 def _tma_dq_kernel(
     q_desc,
@@ -191,6 +194,7 @@ def _dkdv_steps(
     return dk_acc, dv_acc
 
 
+@prepared
 @triton.jit(do_not_specialize=PLAIN)
 def _tma_dkdv_kernel(
     q_desc,
@@ -358,16 +362,16 @@ def tma(
     dq_options = dict(num_warps=config.pop("DQ_WARPS"), num_stages=config.pop("DQ_STAGES"))
     own, step = config.pop("OWN"), config.pop("STEP")
     dq_own, dq_step = config.pop("DQ_OWN"), config.pop("DQ_STEP")
-    keys = [head_descriptor(*operand) for operand in (("q", q, step), ("k", k, own), ("v", v, own), ("do", do, step))]
-    queries = [("q", q, dq_own), ("k", k, dq_step), ("v", v, dq_step), ("do", do, dq_own)]
+    keys = [head_descriptor(*operand) for operand in ((q, "q", step), (k, "k", own), (v, "v", own), (do, "do", step))]
+    queries = [(q, "q", dq_own), (k, "k", dq_step), (v, "v", dq_step), (do, "do", dq_own)]
     delta, lse2 = launch_delta(o, lse, do, multiple=4)  # rows of 16 bytes, as a descriptor wants them
     pitch, scale = delta.shape[-1], scale_or_default(scale, D)
     rows = [TensorDescriptor(x, [B * Hq, Sq], [pitch, 1], [1, step]) for x in (delta, lse2)]
-    _tma_dkdv_kernel[(B * Hkv * triton.cdiv(Sk, own),)](
+    _tma_dkdv_kernel[(B * Hkv * ceil_div(Sk, own),)](
         *keys,
         *rows,
-        head_descriptor("dk", dk, own),
-        head_descriptor("dv", dv, own),
+        head_descriptor(dk, "dk", own),
+        head_descriptor(dv, "dv", own),
         Hq,
         Hkv,
         Sq,
@@ -379,11 +383,11 @@ def tma(
         BLOCK_D=block_d(D),
         **config,
     )
-    _tma_dq_kernel[(B * Hq * triton.cdiv(Sq, dq_own),)](
+    _tma_dq_kernel[(B * Hq * ceil_div(Sq, dq_own),)](
         *(head_descriptor(*operand) for operand in queries),
         delta,
         lse2,
-        head_descriptor("dq", dq, dq_own),
+        head_descriptor(dq, "dq", dq_own),
         pitch,
         Hq,
         Hkv,

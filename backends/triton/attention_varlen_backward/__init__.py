@@ -7,7 +7,6 @@ delta_first: a kernel of its own for delta, then one for dq and one for dk and d
 """
 
 import torch
-import triton
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import empty_outputs
@@ -17,6 +16,7 @@ from touchstone.backends.triton.attention._launch import block_d
 from touchstone.backends.triton.attention_backward._launch import default_tiles
 from touchstone.backends.triton.attention_varlen_backward._delta import delta_kernel
 from touchstone.backends.triton.attention_varlen_backward._gradients import dkdv_kernel, dq_kernel
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 
@@ -33,7 +33,7 @@ def delta_first(
     delta, lse2 = (torch.empty((Hq, Tq), dtype=torch.float32, device=q.device) for _ in range(2))
     if dq.numel():
         strides = (o.stride(), lse.stride(), do.stride())
-        grid = (Hq * triton.cdiv(Tq, 64),)
+        grid = (Hq * ceil_div(Tq, 64),)
         delta_kernel[grid](o, lse, do, delta, lse2, *strides, Tq, Hq, D, BLOCK_M=64, BLOCK_D=width)
     strides = (q.stride(), k.stride(), v.stride(), do.stride(), (cu_q.stride(0), cu_k.stride(0)))
     operands = (q, k, v, do, delta, lse2, cu_q, cu_k)

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.gemm import default_two_tiles, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -86,7 +87,7 @@ def epilogue(
     hidden = x.new_empty(M, H)
     if hidden.numel():
         config = pinned("gated_mlp.epilogue", x.dtype, (M, H, D), default_two_tiles(x.dtype, M, H))
-        grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(H, config["BLOCK_N"]),)
+        grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(H, config["BLOCK_N"]),)
         _gate_up_kernel[grid](
             x,
             w_gate,

@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit
@@ -76,8 +77,8 @@ def fused(
         return y
     block_m = 16 if M <= 16 else 64
     block_k, widest = (32, 64) if x.dtype is torch.float32 else (64, 128)
-    block_n = min(max(triton.next_power_of_2(N), 64), widest)
-    grid = (triton.cdiv(M, block_m) * triton.cdiv(N, block_n),)
+    block_n = min(max(next_power_of_2(N), 64), widest)
+    grid = (ceil_div(M, block_m) * ceil_div(N, block_n),)
     _fused_kernel[grid](
         x,
         w_gate,

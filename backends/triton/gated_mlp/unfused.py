@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul import tuned as matmul
 
 
@@ -26,6 +27,6 @@ def unfused(
     check_activation(activation)
     gate, up = matmul(x, w_gate), matmul(x, w_up)
     if gate.numel():
-        grid = (triton.cdiv(gate.numel(), 2048),)
+        grid = (ceil_div(gate.numel(), 2048),)
         _act_mul_kernel[grid](gate, up, gate.numel(), ACTIVATION=activation, BLOCK=2048, num_warps=8)
     return matmul(gate, w_down)

@@ -3,12 +3,13 @@
 from functools import lru_cache
 
 import torch
-import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
 from touchstone.backends.devices import multiprocessors
 from touchstone.backends.signatures.matmul import along_lines
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import kept
 from touchstone.backends.triton.runtime.tuning import shared_limit
 
 _CPU_PROCESSORS = 6  # of the interpreter's pretended GPU: few, so that persistent programs take several tiles
@@ -100,25 +101,28 @@ def _fastest(
 ) -> tuple[int, int]:
     def time(tile: tuple[int, int]) -> int:
         m, n = tile
-        rounds = triton.cdiv(triton.cdiv(M, m) * triton.cdiv(N, n), count)
+        rounds = ceil_div(ceil_div(M, m) * ceil_div(N, n), count)
         return rounds * (max(m * n, per_row * m + per_column * n) + _STEP)
 
     return min(tiles, key=time)
 
 
-def descriptor(name: str, x: torch.Tensor, rows: int, cols: int) -> tuple[TensorDescriptor, bool]:
-    """A descriptor of the matrix `x` in tiles of (rows, cols), and whether it describes `x.t()`.
+@kept
+def descriptor(x: torch.Tensor, name: str, rows: int, cols: int) -> tuple[TensorDescriptor, bool]:
+    """A descriptor of the matrix `x` in tiles of (rows, cols), and whether it describes `x.t()`; `name` is for errors.
 
     A descriptor wants the axis of stride 1 last, so a matrix whose first axis has stride 1, such as
     `nn.Linear.weight.t()`, is described transposed. Raises Unsupported where no descriptor exists.
     """
     transposed = x.stride(1) != 1
-    seen, block = (x.t(), [cols, rows]) if transposed else (x, [rows, cols])
-    pitch = seen.stride(0) * x.element_size()
-    if seen.stride(1) != 1:
-        raise Unsupported(f"{name}: strides {x.stride()}; a tensor descriptor needs an axis of stride 1")
+    shape, strides, block = list(x.shape), list(x.stride()), [rows, cols]
+    if transposed:
+        shape, strides, block = shape[::-1], strides[::-1], block[::-1]
+    pitch = strides[0] * x.element_size()
+    if strides[1] != 1:
+        raise Unsupported(f"{name}: strides {tuple(x.stride())}; a tensor descriptor needs an axis of stride 1")
     if pitch == 0 or pitch % 16:
         raise Unsupported(f"{name}: {pitch} bytes from row to row; a tensor descriptor needs a positive multiple of 16")
     if x.data_ptr() % 16:
         raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
-    return TensorDescriptor(seen, list(seen.shape), [seen.stride(0), 1], block), transposed
+    return TensorDescriptor(x, shape, strides, block), transposed

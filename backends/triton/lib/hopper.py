@@ -26,7 +26,12 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
     """The same descriptor of 16-bit elements, its tiles laid in shared memory as wgmma reads them."""
-    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _swizzle(len(plain.shape)))
+    made = vars(plain).get("swizzled")
+    if made is None:
+        layout = _swizzle(len(plain.shape))
+        made = TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
+        vars(plain)["swizzled"] = made
+    return made
 
 
 @cache  # making one checks it for 10 us

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from touchstone.backends.triton.lib.sizes import next_power_of_2
+
 
 @triton.jit
 def load_tile(x_ptr, rows, stride_row, row_end, cols, stride_col, col_end):
@@ -64,7 +66,7 @@ def blocks(dtype: torch.dtype, rows: int, D: int, P: int, DV: int, shared: bool,
     are would multiply nothing; one of more than 64 with an output of 512 columns would not stay in registers, nor would
     one of 128 whose keys are the values too (`shared`). Where the columns of keys are no `neighbours`, a thread holds
     the address of each element it loads, so there are twice as many threads."""
-    padded = {name: max(64, triton.next_power_of_2(n)) for name, n in dict(BLOCK_D=D, BLOCK_P=P, BLOCK_V=DV).items()}
+    padded = {name: max(64, next_power_of_2(n)) for name, n in dict(BLOCK_D=D, BLOCK_P=P, BLOCK_V=DV).items()}
     if dtype is torch.float32:
         return dict(BLOCK_M=16, BLOCK_N=16, **padded)
     if rows <= 16:

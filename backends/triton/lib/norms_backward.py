@@ -14,6 +14,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.lib.rows import grid_programs, warps
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 _BEHIND = 4  # parts that the blocks of columns lag behind the statistics, so that they hit L2
 # Arguments whose value (first list) or alignment would not improve the code.
@@ -218,9 +219,9 @@ def launch_looped(call: NormBackward, statistics: Any) -> None:
     stats = _empty_statistics(call)
     operands = (x, call.weight, call.dy, call.mean, call.rstd, stats, *strides, *call.statistics_strides)
     _statistics_kernel[(rows,)](*operands, cols, call.eps, STATISTICS=statistics, BLOCK=4 * width, num_warps=4)
-    column_blocks = triton.cdiv(cols, width)
-    rows_each = triton.cdiv(rows, max(1, min(triton.cdiv(rows, 4), grid_programs(x, 4) // column_blocks)))
-    parts = triton.cdiv(rows, rows_each)
+    column_blocks = ceil_div(cols, width)
+    rows_each = ceil_div(rows, max(1, min(ceil_div(rows, 4), grid_programs(x, 4) // column_blocks)))
+    parts = ceil_div(rows, rows_each)
     partials = call.sums(parts)
     operands = (x, call.weight, call.dy, stats, call.dx, *partials, *strides)
     _column_blocks_kernel[(column_blocks, parts)](
@@ -331,8 +332,8 @@ def launch_l2_resident(call: NormBackward, statistics: Any) -> None:
     if not x.numel():
         return
     rows_each, width = _rows_in_flight(x), _column_block_width(x, call.weight, call.dy)
-    parts = triton.cdiv(rows, rows_each)
-    tickets = (parts + _BEHIND) * (rows_each + triton.cdiv(cols, width))
+    parts = ceil_div(rows, rows_each)
+    tickets = (parts + _BEHIND) * (rows_each + ceil_div(cols, width))
     done = torch.zeros((1 + parts,), dtype=torch.int32, device=x.device)
     partials = call.sums(parts)
     operands = (x, call.weight, call.dy, call.mean, call.rstd, _empty_statistics(call), done, call.dx, *partials)
@@ -396,7 +397,7 @@ def _reduce_kernel(
 def add_parts(dw_partial: torch.Tensor, db_partial: torch.Tensor | None, call: NormBackward) -> None:
     """Sum partial sums (parts, cols) over parts into dweight and dbias, always in the same order."""
     parts, cols = dw_partial.shape
-    _reduce_kernel[(triton.cdiv(cols, 16),)](
+    _reduce_kernel[(ceil_div(cols, 16),)](
         dw_partial, db_partial, call.dweight, call.dbias, parts, cols, BLOCK_P=256, BLOCK_C=16, num_warps=8
     )
 
@@ -610,5 +611,5 @@ def launch_atomics(call: NormBackward) -> None:
 
 def _programs_and_block(x: torch.Tensor) -> tuple[int, int]:
     """Programs, so many that a multiprocessor holds the sums of 8192 columns, and the block of columns of each."""
-    block = triton.next_power_of_2(x.shape[1])
+    block = next_power_of_2(x.shape[1])
     return min(x.shape[0], grid_programs(x, min(8192 // block, 16))), block

@@ -5,7 +5,6 @@ layer norm without the mean and the bias: what only layer norm has stands under 
 """
 
 import torch
-import triton
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
@@ -13,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.lib.norms_backward import NormBackward, add_parts
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import shared_limit
 
 
@@ -245,7 +245,7 @@ def launch_staged(call: NormBackward) -> None:
     if not call.x.numel():
         return
     warps = next((n for n in (4, 8) if cols <= n * 128 * vector), 16)
-    pieces = triton.cdiv(cols, warps * 32 * vector)
+    pieces = ceil_div(cols, warps * 32 * vector)
     stages = _stages(call.x.device, warps * 512 * pieces)
     programs = min(rows, grid_programs(call.x, 16 // warps))
     partials = call.sums(programs)

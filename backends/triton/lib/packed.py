@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention_decode import splits_of
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 PROGRAMS = 2048  # that parts of the keys should give together: a few waves over the largest GPUs
 
@@ -63,7 +64,7 @@ def store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D: tl.constexp
 
 def tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
     """A tile's 16 rows, its keys and padded columns; 64 columns at least, as in attention."""
-    width = max(64, triton.next_power_of_2(D))
+    width = max(64, next_power_of_2(D))
     if dtype is torch.float32:
         return dict(BLOCK_M=16, BLOCK_N=16, BLOCK_D=width)
     return dict(BLOCK_M=16, BLOCK_N=8192 // width, BLOCK_D=width, num_warps=4, num_stages=4)
@@ -71,7 +72,7 @@ def tiles(dtype: torch.dtype, D: int) -> dict[str, int]:
 
 def tiles_alike(dtype: torch.dtype, D: int, rows: int) -> dict[str, int]:
     """The same where all sequences are equally long, so that a program has many keys, of `rows` rows."""
-    config, width = tiles(dtype, D), max(64, triton.next_power_of_2(D))
+    config, width = tiles(dtype, D), max(64, next_power_of_2(D))
     if dtype is torch.float32 or width > 128:
         return config
     if rows <= 16:
@@ -86,4 +87,4 @@ def parts_alike(Sk: int, programs: int, processors: int) -> tuple[int, int]:
 
 def parts(Sk: int, programs: int) -> tuple[int, int]:
     """How many parts `programs` programs cut their keys into, and the keys of each."""
-    return splits_of(Sk, most=min(64, triton.cdiv(PROGRAMS, programs)))
+    return splits_of(Sk, most=min(64, ceil_div(PROGRAMS, programs)))

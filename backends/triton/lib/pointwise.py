@@ -5,15 +5,16 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
+from touchstone.backends.triton.lib.sizes import ceil_div
 
 GRID_LIMIT = 2**31 - 1
 
 
 def programs(size: int, block: int) -> tuple[int]:
     """The grid of programs that have `block` of `size` elements each; declined where a grid has fewer."""
-    if triton.cdiv(size, block) > GRID_LIMIT:
+    if ceil_div(size, block) > GRID_LIMIT:
         raise Unsupported(f"{size} elements; a grid has {GRID_LIMIT} programs of {block}")
-    return (triton.cdiv(size, block),)
+    return (ceil_div(size, block),)
 
 
 def is_flat(*tensors: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.rope import checked_sizes, empty_outputs
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -68,7 +69,7 @@ def by_elements(operands: Operands, interleaved: bool, turn: int) -> tuple[torch
     outputs = empty_outputs(q, k)
     for x, y, heads in zip((q, k), outputs, (Hq, Hkv), strict=True):
         if y.numel():
-            _elements_kernel[(triton.cdiv(y.numel(), 512),)](
+            _elements_kernel[(ceil_div(y.numel(), 512),)](
                 x,
                 y,
                 cos,
@@ -204,7 +205,7 @@ def by_pairs(
             POSITIONS=positions is not None,
             TURN=turn,
             HEADS=8,
-            PAIRS=triton.next_power_of_2(max(half, 1)),
-            REST=triton.next_power_of_2(max(D - 2 * half, 1)),
+            PAIRS=next_power_of_2(max(half, 1)),
+            REST=next_power_of_2(max(D - 2 * half, 1)),
         )
     return outputs

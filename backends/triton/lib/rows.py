@@ -7,6 +7,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 def warps(block: int, each: int = 512) -> int:
@@ -17,8 +18,8 @@ def warps(block: int, each: int = 512) -> int:
 def tiling(cols: int) -> tuple[int, int, int]:
     """Columns of a tile, how many tiles and how many warps, for a row in registers: six tiles at most, of 16 bytes a
     lane where elements have 16 bits."""
-    num_warps = min(triton.next_power_of_2(max(triton.cdiv(cols, 6 * 256), 1)), 16)
-    return 256 * num_warps, triton.cdiv(cols, 256 * num_warps), num_warps
+    num_warps = min(next_power_of_2(max(ceil_div(cols, 6 * 256), 1)), 16)
+    return 256 * num_warps, ceil_div(cols, 256 * num_warps), num_warps
 
 
 def grid_programs(x: torch.Tensor, each: int) -> int:
@@ -38,7 +39,7 @@ def resident(x: torch.Tensor, under_way: int, num_warps: int, each: int) -> tupl
         block = under_way // x.element_size()
     else:
         block, num_warps, each = 4096, 8, 4
-    block = max(min(triton.next_power_of_2(x.shape[1]), block), 2)  # a pair of 16 bits, for `opaque`
+    block = max(min(next_power_of_2(x.shape[1]), block), 2)  # a pair of 16 bits, for `opaque`
     return block, num_warps, min(x.shape[0], grid_programs(x, each))
 
 
@@ -51,7 +52,7 @@ def halfregs_block(x: torch.Tensor) -> int:
         raise Unsupported(f"{x.dtype}; a row stays in registers in 16 bits an element")
     if x.shape[1] > 32768:
         raise Unsupported(f"{x.shape[1]} columns; one program holds 32768")
-    return max(triton.next_power_of_2(x.shape[1]), 2)  # a pair of 16 bits
+    return max(next_power_of_2(x.shape[1]), 2)  # a pair of 16 bits
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 _BATCH = 4096  # sequences whose lengths a program counts
 _AT_ONCE, _STAGES = 2, 3  # programs that a multiprocessor holds, with so many tiles on their way
@@ -109,12 +110,12 @@ def attend(q, k, v, lengths, o, lse, scale: float) -> None:
     sizes, rows = packed.tiles(q.dtype, D), Hq // Hkv * Sq
     if q.dtype is not torch.float32:
         sizes["num_stages"] = _STAGES
-    units = B * Hkv * triton.cdiv(rows, sizes["BLOCK_M"]) * max(1, triton.cdiv(Sk, sizes["BLOCK_N"]))
+    units = B * Hkv * ceil_div(rows, sizes["BLOCK_M"]) * max(1, ceil_div(Sk, sizes["BLOCK_N"]))
     programs = min(grid_programs(q, _AT_ONCE), units)
     parts = torch.empty((2 * programs * sizes["BLOCK_M"], D), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(2 * programs * sizes["BLOCK_M"], dtype=torch.float32, device=q.device)
     strides = (q.stride(), k.stride(), v.stride(), lengths.stride(0))
-    tensors, batch = (q, k, v, lengths, o, lse, parts, part_lse), triton.next_power_of_2(B)
+    tensors, batch = (q, k, v, lengths, o, lse, parts, part_lse), next_power_of_2(B)
     _shares_kernel[(programs,)](*tensors, *strides, scale, B, Hkv, rows, Sq, D, BLOCK_B=batch, **sizes)
     blocks = {name: sizes[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_D")}
     operands = (parts, part_lse, o, lse, lengths, lengths.stride(0), B, Hkv, rows, D, programs)

@@ -8,6 +8,8 @@ import triton.language as tl
 
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import descriptor, persistent_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 
 
 @triton.jit
@@ -26,6 +28,7 @@ def _finish(
     c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
+@prepared
 @triton.jit
 def _tma_linear_kernel(
     a_desc,
@@ -83,13 +86,13 @@ def tma_linear(
     """
     (M, K), N = a.shape, b.shape[1]
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    a_desc, a_transposed = descriptor(names[0], a, block_m, block_k)
-    b_desc, b_transposed = descriptor(names[1], b, block_k, block_n)
-    c_desc, _ = descriptor(names[2], c, block_m, block_n // 2)
+    a_desc, a_transposed = descriptor(a, names[0], block_m, block_k)
+    b_desc, b_transposed = descriptor(b, names[1], block_k, block_n)
+    c_desc, _ = descriptor(c, names[2], block_m, block_n // 2)
     slope_desc, factor_desc = (
-        None if t is None else descriptor(names[2], t, block_m, block_n // 2)[0] for t in (slope, factor)
+        None if t is None else descriptor(t, names[2], block_m, block_n // 2)[0] for t in (slope, factor)
     )
-    grid = (min(persistent_programs(a.device, config["num_warps"]), triton.cdiv(M, block_m) * triton.cdiv(N, block_n)),)
+    grid = (min(persistent_programs(a.device, config["num_warps"]), ceil_div(M, block_m) * ceil_div(N, block_n)),)
     return lambda: _tma_linear_kernel[grid](
         a_desc,
         b_desc,

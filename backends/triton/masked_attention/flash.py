@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
 from touchstone.backends.triton.attention._launch import block_d, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.masked_attention._mods import (
     PLAIN,
     changed,
@@ -84,7 +85,7 @@ def flash(
     strides = (q.stride(), k.stride(), v.stride(), mod_strides(mods))
     numbers = (mods.scale, mods.softcap, mods.window, *mods.dropout)
     flags = {"CAUSAL": mods.causal, "CAPPED": mods.softcap > 0, "DROPS": mods.drops, "BLOCK_D": block_d(D)}
-    _flash_kernel[(B * Hq * triton.cdiv(Sq, about["BLOCK_M"]),)](
+    _flash_kernel[(B * Hq * ceil_div(Sq, about["BLOCK_M"]),)](
         q, k, v, bias, slopes, seg_q, seg_k, o, lse, *strides, *sizes, *numbers, **flags, **about
     )
     return o, lse

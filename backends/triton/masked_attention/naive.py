@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
 from touchstone.backends.triton.attention._launch import block_d, load_tile
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.masked_attention._mods import (
     PLAIN,
     changed,
@@ -101,7 +102,7 @@ def naive(
         return o, lse
     s = torch.empty((B, Hq, Sq, Sk), dtype=torch.float32, device=q.device)
     about, sizes = tiles(q, mods) | {"BLOCK_D": block_d(D)}, (Hq, Hkv, Sq, Sk, D)
-    tiles_m, tiles_n = triton.cdiv(Sq, about["BLOCK_M"]), triton.cdiv(Sk, about["BLOCK_N"])
+    tiles_m, tiles_n = ceil_div(Sq, about["BLOCK_M"]), ceil_div(Sk, about["BLOCK_N"])
     if Sk:
         strides = (q.stride(), k.stride(), mod_strides(mods))
         numbers = (mods.scale, mods.softcap, mods.window)

@@ -9,6 +9,7 @@ from touchstone.backends.signatures.masked_attention import checked_mods
 from touchstone.backends.signatures.masked_attention_backward import checked_sizes
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
 from touchstone.backends.triton.attention_backward._delta import launch_delta
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.masked_attention._mods import PLAIN, changed, dropped, mod_strides, seen, tanh
 
 
@@ -133,9 +134,9 @@ def delta_first(
     strides = (q.stride(), k.stride(), v.stride(), do.stride(), mod_strides(mods))
     numbers = (Hq, Hkv, Sq, Sk, D, mods.scale, mods.softcap, mods.window, *mods.dropout)
     if dq.numel():
-        _dq_kernel[(B * Hq * triton.cdiv(Sq, about["OWN"]),)](*operands, dq, *strides, *numbers, **about)
+        _dq_kernel[(B * Hq * ceil_div(Sq, about["OWN"]),)](*operands, dq, *strides, *numbers, **about)
     if dk.numel():
-        _dkdv_kernel[(B * Hkv * triton.cdiv(Sk, about["OWN"]),)](*operands, dk, dv, *strides, *numbers, **about)
+        _dkdv_kernel[(B * Hkv * ceil_div(Sk, about["OWN"]),)](*operands, dk, dv, *strides, *numbers, **about)
     return dq, dk, dv
 
 

@@ -5,7 +5,6 @@ A tile has 64 rows for each warpgroup. One of 192 columns is two accumulators be
 the sides of tensors are powers of two; so is b, in shared memory."""
 
 import torch
-import triton
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,6 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.triton.lib.gemm import descriptor, fastest_tile, processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 
 _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes
@@ -170,6 +171,7 @@ def _room(desc, COUNT: gl.constexpr):
     return gl.allocate_shared_memory(desc.dtype, [COUNT, shape[0], shape[1]], desc.layout)
 
 
+@prepared
 @tg.jit(do_not_specialize=["M", "N", "K", "tiles"])
 def _gluon_kernel(
     a_desc,
@@ -235,11 +237,11 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c.zero_()
     rows, cols = tile = fastest_tile(a, b, _TILES)
     config = _CONFIGS[tile]
-    a_desc, a_transposed = descriptor("a", a, ROWS.value, _DEPTH.value)
-    b_desc, b_transposed = descriptor("b", b, _DEPTH.value, config["WIDE"])
-    rest_desc, _ = descriptor("b", b, _DEPTH.value, _SIDE.value) if config["NARROW"] else (b_desc, None)
-    c_desc, _ = descriptor("the result", c, ROWS.value, _SIDE.value)
-    tiles = triton.cdiv(M, rows) * triton.cdiv(N, cols)
+    a_desc, a_transposed = descriptor(a, "a", ROWS.value, _DEPTH.value)
+    b_desc, b_transposed = descriptor(b, "b", _DEPTH.value, config["WIDE"])
+    rest_desc, _ = descriptor(b, "b", _DEPTH.value, _SIDE.value) if config["NARROW"] else (b_desc, None)
+    c_desc, _ = descriptor(c, "the result", ROWS.value, _SIDE.value)
+    tiles = ceil_div(M, rows) * ceil_div(N, cols)
     _gluon_kernel[(min(processors(a.device), tiles),)](
         *(swizzled(each) for each in (a_desc, b_desc, rest_desc, c_desc)),
         *(M, N, K, tiles),

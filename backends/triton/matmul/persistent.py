@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_tile, options, persistent_programs
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -77,7 +78,7 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return c.zero_()
     config = pinned("matmul.persistent", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-    tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
+    tiles = ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
     grid = (min(persistent_programs(a.device, config["num_warps"]), tiles),)
     _persistent_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c

@@ -6,9 +6,12 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import processors
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import variant
 
 
+@prepared
 @triton.jit(do_not_specialize=["chunk"])
 def _splitk_kernel(
     a_ptr,
@@ -49,6 +52,7 @@ def _splitk_kernel(
     tl.store(partial_rows + n[None, :], acc, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
+@prepared
 @triton.jit(do_not_specialize=["splits"])
 def add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     if DEPENDENT:
@@ -79,11 +83,11 @@ def _splitk(a: torch.Tensor, b: torch.Tensor, dependent: bool) -> torch.Tensor:
         return c
     block_m, warps = (16, 4) if M <= 16 else (64, 8)
     block_k = 32 if a.dtype is torch.float32 else 64
-    tiles = triton.cdiv(M, block_m) * triton.cdiv(N, 64)
-    steps = triton.cdiv(K, block_k)
-    wanted = triton.cdiv(2 * processors(a.device), tiles)  # two programs per multiprocessor
-    chunk = max(triton.cdiv(steps, wanted), 4)  # fewer steps would not pay for storing and adding a partial
-    splits = max(triton.cdiv(steps, chunk), 1)
+    tiles = ceil_div(M, block_m) * ceil_div(N, 64)
+    steps = ceil_div(K, block_k)
+    wanted = ceil_div(2 * processors(a.device), tiles)  # two programs per multiprocessor
+    chunk = max(ceil_div(steps, wanted), 4)  # fewer steps would not pay for storing and adding a partial
+    splits = max(ceil_div(steps, chunk), 1)
     partial = a.new_empty(splits, M, N, dtype=torch.float32)
     _splitk_kernel[(tiles * splits,)](
         a,
@@ -104,5 +108,5 @@ def _splitk(a: torch.Tensor, b: torch.Tensor, dependent: bool) -> torch.Tensor:
         num_stages=4,
     )
     options = dict(BLOCK=1024, DEPENDENT=dependent, num_warps=4, launch_pdl=dependent)
-    add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, splits, **options)
+    add_partials_kernel[(ceil_div(M * N, 1024),)](partial, c, M * N, splits, **options)
     return c

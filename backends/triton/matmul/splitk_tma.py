@@ -6,11 +6,14 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_streamk_tile, descriptor, options, processors, roomy
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.splitk import add_partials_kernel
 from touchstone.backends.triton.matmul.streamk import corner, streamk
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import variant
 
 
+@prepared
 @triton.jit(do_not_specialize=["parts"])
 def _splitk_tma_kernel(
     a_desc, b_desc, partial_ptr, M, N, K, parts, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
@@ -43,19 +46,19 @@ def splitk_tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     config, parts = _cut(a, M, N, K)
     if parts < 2:
         return streamk(a, b)
-    a_desc, a_transposed = descriptor("a", a, config["BLOCK_M"], config["BLOCK_K"])
-    b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
+    a_desc, a_transposed = descriptor(a, "a", config["BLOCK_M"], config["BLOCK_K"])
+    b_desc, b_transposed = descriptor(b, "b", config["BLOCK_K"], config["BLOCK_N"])
     c, partial = a.new_empty(M, N), a.new_empty(parts, M, N, dtype=torch.float32)
     programs = _tiles(config, M, N) * parts
     layout = dict(A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, PRECISION="ieee")
     _splitk_tma_kernel[(programs,)](a_desc, b_desc, partial, M, N, K, parts, **layout, **config)
     adding = dict(BLOCK=1024, DEPENDENT=True, num_warps=4, launch_pdl=True)
-    add_partials_kernel[(triton.cdiv(M * N, 1024),)](partial, c, M * N, parts, **adding)
+    add_partials_kernel[(ceil_div(M * N, 1024),)](partial, c, M * N, parts, **adding)
     return c
 
 
 def _tiles(config: dict[str, int], M: int, N: int) -> int:
-    return triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
+    return ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
 
 
 def _cut(a: torch.Tensor, M: int, N: int, K: int) -> tuple[dict[str, int], int]:
@@ -75,7 +78,7 @@ def _cut(a: torch.Tensor, M: int, N: int, K: int) -> tuple[dict[str, int], int]:
     def parts(config: dict[str, int]) -> int:
         """None, 0, for more tiles than multiprocessors."""
         tiles = _tiles(config, M, N)
-        return min(places // tiles, max(triton.cdiv(K, config["BLOCK_K"]) // least, 1)) if tiles else 0
+        return min(places // tiles, max(ceil_div(K, config["BLOCK_K"]) // least, 1)) if tiles else 0
 
     busy = max(_tiles(config, M, N) * parts(config) for config in choices)
     able = [config for config in choices if _tiles(config, M, N) * parts(config) >= 0.9 * busy]

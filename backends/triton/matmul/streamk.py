@@ -7,7 +7,9 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures.matmul import spans
 from touchstone.backends.triton.lib.gemm import default_streamk_tile, descriptor, processors
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.tma import tma
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import variant
 
 
@@ -25,6 +27,7 @@ def _begin(program, tiles, steps, programs):
     return (program.to(tl.int64) * tiles * steps // programs).to(tl.int32)
 
 
+@prepared
 @triton.jit
 def _streamk_kernel(
     a_desc, b_desc, c_desc, partial_ptr, M, N, K, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
@@ -55,6 +58,7 @@ def _streamk_kernel(
         at += count
 
 
+@prepared
 @triton.jit
 def _add_pieces_kernel(
     partial_ptr, c_ptr, M, N, K, programs, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -87,14 +91,14 @@ def streamk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """
     M, K, N = shapes("M K, K N", a=a, b=b)
     config = default_streamk_tile(a.dtype, M, N)
-    tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
-    programs = spans(tiles, triton.cdiv(K, config["BLOCK_K"]), processors(a.device), 16, a.device)
+    tiles = ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
+    programs = spans(tiles, ceil_div(K, config["BLOCK_K"]), processors(a.device), 16, a.device)
     if tiles == 0 or programs == 0:
         return tma(a, b)
-    a_desc, a_transposed = descriptor("a", a, config["BLOCK_M"], config["BLOCK_K"])
-    b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
+    a_desc, a_transposed = descriptor(a, "a", config["BLOCK_M"], config["BLOCK_K"])
+    b_desc, b_transposed = descriptor(b, "b", config["BLOCK_K"], config["BLOCK_N"])
     c = a.new_empty(M, N)
-    c_desc, _ = descriptor("the result", c, config["BLOCK_M"], config["BLOCK_N"] // 2)
+    c_desc, _ = descriptor(c, "the result", config["BLOCK_M"], config["BLOCK_N"] // 2)
     partial = a.new_empty(2 * programs * config["BLOCK_M"] * config["BLOCK_N"], dtype=torch.float32)
     layout = dict(A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, PRECISION="ieee")
     _streamk_kernel[(programs,)](a_desc, b_desc, c_desc, partial, M, N, K, **layout, **config)

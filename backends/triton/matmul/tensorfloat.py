@@ -1,10 +1,10 @@
 """tf32, tf32x3: float32 operands on the tensor cores. 16-bit operands run there anyway and lose nothing."""
 
 import torch
-import triton
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_tile, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul._grouped import grouped_kernel
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -32,7 +32,7 @@ def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if M == 0 or N == 0:
         return c
     config = pinned("matmul.tf32", a.dtype, (M, N, K), _default_tf32(a.dtype, M, N))
-    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
     grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32", **config)
     return c
 
@@ -45,7 +45,7 @@ def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if M == 0 or N == 0:
         return c
     config = pinned("matmul.tf32x3", a.dtype, (M, N, K), _default_tf32x3(a.dtype, M, N))
-    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
     grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="tf32x3", **config)
     return c
 

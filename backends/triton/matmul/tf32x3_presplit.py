@@ -8,6 +8,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.tensorfloat import tf32x3
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -108,7 +109,7 @@ def tf32x3_presplit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c.zero_()
     config = pinned("matmul.tf32x3_presplit", a.dtype, (M, N, K), options(128 if M > 64 else 64, 128, 32, 8, 3))
     a_desc, b_desc = _cut(a, config["BLOCK_M"], config["BLOCK_K"]), _cut(b.t(), config["BLOCK_N"], config["BLOCK_K"])
-    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
     _presplit_kernel[grid](a_desc, b_desc, c, M, N, K, 1.0, **config)
     return c
 
@@ -116,7 +117,7 @@ def tf32x3_presplit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _cut(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
     """The two pieces of x (R, C) in tiles of (rows, cols); rows start on 16 bytes, as a descriptor wants them."""
     R, C = x.shape
-    pitch = triton.cdiv(C, 4) * 4
+    pitch = ceil_div(C, 4) * 4
     cut = x.new_empty(2, R, pitch)
-    _cut_kernel[(triton.cdiv(R, 64) * triton.cdiv(C, 64),)](x, cut, R, C, pitch, *x.stride(), BLOCK=64, num_warps=4)
+    _cut_kernel[(ceil_div(R, 64) * ceil_div(C, 64),)](x, cut, R, C, pitch, *x.stride(), BLOCK=64, num_warps=4)
     return TensorDescriptor(cut, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])

@@ -6,6 +6,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.triton.lib.gemm import default_tile, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul._grouped import grouped_kernel
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -50,7 +51,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
         return c
-    grid = (triton.cdiv(M, 128) * triton.cdiv(N, 128),)
+    grid = (ceil_div(M, 128) * ceil_div(N, 128),)
     _naive_kernel[grid](
         a,
         b,
@@ -76,7 +77,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     if M == 0 or N == 0:
         return c
-    grid = (triton.cdiv(M, 128) * triton.cdiv(N, 128),)
+    grid = (ceil_div(M, 128) * ceil_div(N, 128),)
     grouped_kernel[grid](
         a,
         b,
@@ -124,6 +125,6 @@ def tuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if M == 0 or N == 0:
         return c
     config = pinned("matmul.tuned", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
     grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c

@@ -13,10 +13,13 @@ from touchstone.backends.triton.lib.gemm import (
     processors,
     roomy,
 )
+from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
 
+@prepared
 @triton.jit
 def _tma_kernel(
     a_desc,
@@ -87,10 +90,10 @@ def tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return c.zero_()
     config = pinned("matmul.tma", a.dtype, (M, N, K), _default(a, M, N))
-    a_desc, a_transposed = descriptor("a", a, config["BLOCK_M"], config["BLOCK_K"])
-    b_desc, b_transposed = descriptor("b", b, config["BLOCK_K"], config["BLOCK_N"])
-    c_desc, _ = descriptor("the result", c, config["BLOCK_M"], config["BLOCK_N"] // 2)
-    tiles = triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"])
+    a_desc, a_transposed = descriptor(a, "a", config["BLOCK_M"], config["BLOCK_K"])
+    b_desc, b_transposed = descriptor(b, "b", config["BLOCK_K"], config["BLOCK_N"])
+    c_desc, _ = descriptor(c, "the result", config["BLOCK_M"], config["BLOCK_N"] // 2)
+    tiles = ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"])
     grid = (min(persistent_programs(a.device, config["num_warps"]), tiles),)
     _tma_kernel[grid](
         a_desc,
@@ -115,7 +118,7 @@ def _default(a: torch.Tensor, M: int, N: int) -> dict[str, int]:
     if a.dtype is torch.float32 or M <= 64 or M * N > 2048 * 2048 or not roomy(a.device):
         return default_tma_tile(a.dtype, M, N)
     count = processors(a.device)
-    square, narrow = triton.cdiv(M, 128) * triton.cdiv(N, 128), triton.cdiv(M, 128) * triton.cdiv(N, 64)
+    square, narrow = ceil_div(M, 128) * ceil_div(N, 128), ceil_div(M, 128) * ceil_div(N, 64)
     if 0.9 * count <= square <= count or square > 1.5 * count:
         return options(128, 128, 64, 8, 5)
     if narrow > count:

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.gemm import default_tile, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -62,7 +63,7 @@ def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activat
     c = a.new_empty(M, N)
     if c.numel():
         config = pinned("mlp.epilogue", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-        grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+        grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
         stride = 0 if bias is None else bias.stride(0)
         _linear_kernel[grid](
             a, b, bias, c, M, N, K, *a.stride(), *b.stride(), stride, ACTIVATION=activation, PRECISION="ieee", **config

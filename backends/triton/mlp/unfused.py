@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul import tuned as matmul
 
 
@@ -25,7 +26,7 @@ def _bias_act(z: torch.Tensor, bias: torch.Tensor | None, activation: str | None
     """z = act(z + bias) in place, for a contiguous z (rows, cols)."""
     if z.numel() and (bias is not None or activation is not None):
         stride = 0 if bias is None else bias.stride(0)
-        grid = (triton.cdiv(z.numel(), 2048),)
+        grid = (ceil_div(z.numel(), 2048),)
         _bias_act_kernel[grid](z, bias, z.numel(), z.shape[1], stride, ACTIVATION=activation, BLOCK=2048, num_warps=8)
 
 

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from touchstone.backends.triton.lib.sizes import ceil_div
+
 
 @triton.jit
 def _column_sum_kernel(
@@ -24,6 +26,6 @@ def column_sum(x: torch.Tensor) -> torch.Tensor:
     rows, cols = x.shape
     total = x.new_empty(cols)
     if cols:
-        grid = (triton.cdiv(cols, 32),)
+        grid = (ceil_div(cols, 32),)
         _column_sum_kernel[grid](x, total, rows, cols, *x.stride(), BLOCK_ROWS=64, BLOCK_COLS=32, num_warps=4)
     return total

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import default_tile, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
@@ -117,7 +118,7 @@ def _activated(a, b, bias, z: torch.Tensor, activation: str, backward: bool) -> 
     c = a.new_empty(M, N)
     if c.numel():
         config = pinned("mlp_backward.epilogue", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-        grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+        grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
         _activated_kernel[grid](
             a,
             b,
@@ -144,8 +145,8 @@ def _weight(a: torch.Tensor, b: torch.Tensor, with_sum: bool) -> tuple[torch.Ten
     c = a.new_empty(M, N)
     total = a.new_empty(N) if with_sum else None
     config = pinned("mlp_backward.epilogue", a.dtype, (M, N, K), default_tile(a.dtype, M, N))
-    rows = max(triton.cdiv(M, config["BLOCK_M"]), 1 if with_sum else 0)
-    grid = (rows * triton.cdiv(N, config["BLOCK_N"]),)
+    rows = max(ceil_div(M, config["BLOCK_M"]), 1 if with_sum else 0)
+    grid = (rows * ceil_div(N, config["BLOCK_N"]),)
     if grid[0]:
         _weight_kernel[grid](a, b, c, total, M, N, K, *a.stride(), *b.stride(), PRECISION="ieee", **config)
     return c, total

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import default_tile, default_two_tiles, options
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 
@@ -251,7 +252,7 @@ def fused(
     hidden, dz = x.new_empty(M, H), x.new_empty(M, H)
     if hidden.numel():
         config = default_two_tiles(x.dtype, M, H)
-        grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(H, config["BLOCK_N"]),)
+        grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(H, config["BLOCK_N"]),)
         _hidden_kernel[grid](
             x,
             w1,
@@ -278,8 +279,8 @@ def fused(
     db2 = None if b2 is None else x.new_empty(N)
     config = pinned("mlp_backward.fused", x.dtype, (M, D, H, N), default_tile(x.dtype, D, H))
     rows, cols = config["BLOCK_M"], config["BLOCK_N"]
-    tiles = max(triton.cdiv(D, rows), 1) * triton.cdiv(H, cols) + max(triton.cdiv(H, rows), 1) * triton.cdiv(N, cols)
-    tiles += triton.cdiv(M, rows) * triton.cdiv(D, cols)
+    tiles = max(ceil_div(D, rows), 1) * ceil_div(H, cols) + max(ceil_div(H, rows), 1) * ceil_div(N, cols)
+    tiles += ceil_div(M, rows) * ceil_div(D, cols)
     if tiles:
         _gradients_kernel[(tiles,)](
             x,

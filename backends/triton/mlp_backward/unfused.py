@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.triton.lib.activations import activate, activation_slope
+from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.mlp_backward._column_sum import column_sum
 
@@ -53,7 +54,7 @@ def unfused(
     if z.numel():
         size, cols = z.numel(), z.shape[1]
         stride = 0 if b1 is None else b1.stride(0)
-        grid = (triton.cdiv(size, 2048),)
+        grid = (ceil_div(size, 2048),)
         _hidden_kernel[grid](z, b1, hidden, size, cols, stride, ACTIVATION=activation, BLOCK=2048, num_warps=8)
         _chain_kernel[grid](dz, z, size, ACTIVATION=activation, BLOCK=2048, num_warps=8)
     dx, dw1, dw2 = matmul(dz, w1.t()), matmul(x.t(), dz), matmul(hidden.t(), dy)
