@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from touchstone.backends import emulator
+from touchstone.backends.cupy import matmul
 from touchstone.backends.cupy.lib import gemm
 from touchstone.backends.cupy.lib.gemm import by_more_warpgroups, by_parts, by_spans, by_warpgroups
 from touchstone.backends.signatures.matmul import spans
@@ -54,16 +55,41 @@ def test_tiles_by_what_their_operands_take_to_load(M, K, N, pitch, tile, monkeyp
         (40, 8192, 4096, 128, {"TILE_N": 64, "PARTS": 2, "SWAPPED": True}),
         (1, 128, 100, 2, {"TILE_N": 16, "PARTS": 2, "SWAPPED": True}),  # no more parts than steps of k
         (128, 4096, 4096, 128, {"TILE_N": 64, "PARTS": 2, "SWAPPED": False}),
-        (256, 4096, 4096, 128, {"TILE_N": 128, "PARTS": 2, "SWAPPED": False}),
+        (256, 4096, 4096, 128, {"TILE_N": 128, "PARTS": 2, "SWAPPED": True}),
+        (320, 4096, 14336, 128, {"TILE_N": 160, "PARTS": 2, "STAGES": 6, "SWAPPED": True}),
+        (72, 3072, 6144, 96, {"TILE_N": 80, "PARTS": 4, "STAGES": 8}),
+        (160, 5120, 13824, 80, {"TILE_N": 160, "PARTS": 2}),  # 120 blocks in clusters of three do not run at once
+        (160, 14336, 4096, 112, {"TILE_N": 160, "PARTS": 1, "SWAPPED": True}),
         (128, 14336, 4096, None, None),  # a tile for nearly every multiprocessor
+        (512, 4096, 4096, None, None),  # blocks in pairs share what they load
         (4096, 4096, 4096, None, None),
     ],
 )
 def test_parts_of_a_cluster(M, N, K, blocks, tile, monkeypatch):
     monkeypatch.setattr(gemm, "processors", lambda device: 132)
+    monkeypatch.setattr(gemm, "at_once", lambda device, blocks: {3: 38, 4: 30}[blocks])
     found = by_parts(M, N, K, True, GPU)
     assert (found and found.blocks) == blocks
     assert found is None or tile.items() <= found.definitions.items()
+
+
+def test_rows_that_do_not_run_along_k_are_copied_in_squares(monkeypatch):
+    monkeypatch.setattr(gemm, "processors", lambda device: 132)
+    monkeypatch.setattr(gemm, "at_once", lambda device, blocks: {3: 38, 4: 30}[blocks])
+    assert by_parts(320, 4096, 14336, False, GPU).definitions["TILE_N"] == 192
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.parametrize(("rows", "parts"), [(80, 3), (96, 2), (144, 4), (160, 1), (208, 2), (224, 3), (256, 2)])
+def test_tiles_of_rows_that_are_no_whole_squares(rows, parts, monkeypatch):
+    """Two instructions for each step of k, and a in one copy; a row short of two tiles, and columns short of two."""
+    M, K, N = 2 * rows - 1, 64 * 4 + 24, 200
+    tiles = gemm._by_parts(4 * parts, parts, rows, 4, swapped=True)
+    monkeypatch.setattr(matmul, "by_parts", lambda *asked: tiles)
+    seed = torch.Generator().manual_seed(0)
+    a, b = torch.randn(M, K, generator=seed).half(), torch.randn(N, K, generator=seed).half().t()
+    c = matmul.clusterk(a, b)
+    torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.needs("g++")

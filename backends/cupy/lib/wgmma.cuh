@@ -12,6 +12,9 @@ constexpr int SIDE = 64, BOX = SIDE * SIDE;     // the copy engine brings square
 constexpr int A_TILE = TILE_M * DEPTH, STAGE = A_TILE + TILE_N * DEPTH;  // elements
 constexpr int STRIP = 16 * SIDE, STRIPS = WARPS == 8 ? 2 : 1;  // what a warp stores at once, how many are under way
 constexpr int STEP = 16;                        // of k, in one instruction
+// A tile of other than whole squares of columns, as 160: two instructions, and b in one copy, whose rows run along k.
+constexpr int WIDE = TILE_N <= SIDE ? TILE_N : TILE_N / SIDE * SIDE, NARROW = TILE_N - WIDE;
+constexpr int PIECE = NARROW || TILE_N < SIDE ? TILE_N : SIDE;  // columns of b that are copied at once
 
 struct Shared {
     ELEMENT stages[STAGES][STAGE];  // a's squares down m, then b's along n
@@ -67,8 +70,8 @@ __device__ inline void load(
                 copy_in(stage + i * DEPTH, a, A_ALONG_K ? k : m + i, A_ALONG_K ? m + i : k, full);
             }
 #pragma unroll
-            for (int i = 0; i < TILE_N; i += CLUSTER * SIDE) {
-                const int j = i + blockIdx.x % CLUSTER * SIDE;
+            for (int i = 0; i < TILE_N; i += CLUSTER * PIECE) {
+                const int j = i + blockIdx.x % CLUSTER * PIECE;
                 if (j >= TILE_N) break;
                 ELEMENT* square = stage + A_TILE + j * DEPTH;
                 const int col = n + j % COLS, x = B_ALONG_K ? k : col, y = B_ALONG_K ? col : k;
@@ -82,6 +85,13 @@ __device__ inline void load(
 
 using Sums = float[TILE_N / 8][4];
 
+template <int from, int count>
+__device__ inline void multiply_columns(Sums& sum, unsigned long long a, unsigned long long b) {
+    if constexpr (count > 0) {
+        wgmma<A_ALONG_K, B_ALONG_K>(reinterpret_cast<float(&)[count / 8][4]>(sum[from / 8]), a, b, ELEMENT());
+    }
+}
+
 // sum += this warpgroup's rows of the stage's a times its b.
 __device__ inline void multiply(Sums& sum, const ELEMENT* stage, int warpgroup) {
     constexpr int NEXT = BOX * sizeof(ELEMENT);                         // from 64 columns to the next
@@ -92,7 +102,8 @@ __device__ inline void multiply(Sums& sum, const ELEMENT* stage, int warpgroup) 
     for (int i = 0; i < DEPTH / STEP; ++i) {
         const unsigned long long a_step = a + i * (A_ALONG_K ? ALONG : DOWN) / 16;
         const unsigned long long b_step = b + i * (B_ALONG_K ? ALONG : DOWN) / 16;
-        wgmma<A_ALONG_K, B_ALONG_K>(sum, a_step, b_step, ELEMENT());
+        multiply_columns<0, WIDE>(sum, a_step, b_step);
+        multiply_columns<WIDE, NARROW>(sum, a_step, b_step + WIDE / SIDE * NEXT / 16);
     }
     wgmma_commit();
 }

@@ -223,7 +223,8 @@ def clusterk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = a.new_empty(M, N)
     along, maps = (a_along_k, b_along_k), (TensorMap(left, SQUARE), TensorMap(right, SQUARE))
     if tiles.definitions["SWAPPED"]:
-        narrow = TensorMap(left, (min(tiles.definitions["TILE_N"], 64), 64))
+        rows = tiles.definitions["TILE_N"]
+        narrow = TensorMap(left, SQUARE if rows % 64 == 0 else (rows, 64))
         along, maps = (b_along_k, a_along_k), (TensorMap(right, SQUARE), narrow)
     config = {"dtype": a.dtype, "arch": "sm_90a", "A_ALONG_K": along[0], "B_ALONG_K": along[1], **tiles.definitions}
     _clusterk.launch("matmul_clusterk", tiles.blocks, tiles.threads, *maps, c, M, N, K, shared=tiles.shared, **config)

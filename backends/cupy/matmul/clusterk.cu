@@ -1,6 +1,6 @@
 // clusterk: the blocks of a cluster cut a tile's k among them, and add their sums through each other's shared memory.
 // With few rows of c the product is made transposed (SWAPPED): 128 columns of b are the rows of a tile, which has TILE_N
-// rows of a, as few as 16, so that almost all of what a block loads is b.
+// rows of a, 16 to 256, hardly more than there are: what lies outside of a takes the copy engine longer than a itself.
 constexpr int TOGETHER = 1;
 #include "wgmma.cuh"
 
