@@ -39,15 +39,25 @@ BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130
 BEYOND_GRID = ({"rows": 65601, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
-POWERS_OF_TWO = {2048: "float32", 4096: "float16", 8192: "bfloat16"}  # lengths, each in one dtype
+POWERS_OF_TWO = {  # lengths, each in one dtype
+    128: "float16",
+    256: "bfloat16",
+    512: "float32",
+    1024: "bfloat16",
+    2048: "float32",
+    4096: "float16",
+    8192: "bfloat16",
+}
 NO_POWER = 3072  # but whole tiles
+WARPS = 160  # lanes of five warps, of which a sum by halves loses some
 
 
 def powers_of_two(size: Callable[[int], dict[str, Any]], **params: Any) -> dict[str, Also]:
-    """Single cases of the size for each of the large lengths for which kernels have a path without a tail, and for one
-    between them that is many whole tiles."""
+    """Single cases of the size for each of the lengths for which kernels have a path without a tail, which may forget
+    the tail of other axes, for one between them that is many whole tiles, and for one of a few whole warps."""
     found = {f"power_of_two_{n}": Also(size(n), params=params, dtype=dtype) for n, dtype in POWERS_OF_TWO.items()}
-    return found | {"no_power_of_two": Also(size(NO_POWER), params=params, dtype="float16")}
+    found["no_power_of_two"] = Also(size(NO_POWER), params=params, dtype="float16")
+    return found | {"whole_warps": Also(size(WARPS), params=params)}
 
 
 # a row longer than what one block or an index of 16 bits holds, and those without a tail

@@ -3,6 +3,7 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._bounds_rows import WARPS
 from touchstone.conformance.contracts._multilinear import (
     OF_BLOCKS,
     OF_LANES,
@@ -41,6 +42,7 @@ contract = multilinear(
         "small_addends_of_lanes": Also({"n": OF_LANES}, small_addends_of_lanes, dtype="float16"),
         "large_sums_of_blocks": Also({"n": OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, sparse),
+        "whole_warps": Also({"n": WARPS}),
         "beyond_float16": Also({"n": 97}, beyond_float16, dtype="bfloat16"),
         **beyond_largest({"n": 97}, sums_beyond_largest),
         **each_just_below({"n": 97}),

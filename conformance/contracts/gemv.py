@@ -3,6 +3,7 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._bounds_rows import WARPS
 from touchstone.conformance.contracts._laws import additive_on_integers, adjoint, doubles, integers_of
 from touchstone.conformance.contracts._multilinear import (
     OF_BLOCKS,
@@ -58,6 +59,7 @@ contract = multilinear(
         "odd_tiles": Also({"M": 64, "K": 832}, dtype="float16"),  # 13 of 64, where stages and buffers take turns
         "beyond_float16": Also({"M": 7, "K": 37}, beyond_float16, dtype="bfloat16"),
         "one_term": Also({"M": 33, "K": 1}),
+        "whole_warps": Also({"M": 5, "K": WARPS}),
         **beyond_largest({"M": 7, "K": 37}, sums_beyond_largest),
     },
     large=[{"M": 16384, "K": 4096}, {"M": 4096, "K": 16384}, {"M": 32, "K": 2**20}],

@@ -3,6 +3,7 @@
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _extremes as extremes
 from touchstone.conformance.contracts import _multilinear as multilinear
+from touchstone.conformance.contracts._bounds_rows import WARPS
 from touchstone.conformance.contracts._laws import additive_on_integers, doubles
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Invalid, Operand, Regular, beyond_largest
@@ -31,6 +32,7 @@ contract = multilinear.multilinear(
         "large_partial_sums": Also({"n": 1025}, "cancelling", dtype="bfloat16"),
         "large_sums_of_blocks": Also({"n": multilinear.OF_BLOCKS}, "cancelling", dtype="bfloat16"),
         "many_blocks": Also({"n": 2_100_003}, multilinear.sparse),
+        "whole_warps": Also({"n": WARPS}),
         "beyond_float16": Also({"n": 97}, multilinear.beyond_float16, dtype="bfloat16"),
         **beyond_largest({"n": 97}, multilinear.sums_beyond_largest),
         **multilinear.each_just_below({"n": 97}),

@@ -348,6 +348,17 @@ def without_the_last(count: int, axis: int):
     return lambda x: torch.cat([x.narrow(axis, 0, x.shape[axis] - count), x.narrow(axis, 0, count) * 0], axis)
 
 
+def by_halves_of_lanes(name: str):
+    """As many lanes as whole warps need add terms by halves; the last of an odd number of them is left out."""
+
+    def without(x):
+        lanes = -(-x.shape[0] // 32) * 32
+        odd = lanes // (lanes & -lanes) if lanes else 1
+        return x if odd == 1 or lanes > 256 else torch.where(torch.arange(x.shape[0]) % odd == odd - 1, 0, x)
+
+    return changed(**{name: without})
+
+
 def up_to_256(x):
     """What has a square that float16 holds."""
     return x.clamp(-255.875, 255.875)
@@ -597,7 +608,7 @@ RMS = ("rms_norm", "add_rms_norm")
 CENTRED = ("layer_norm", "add_layer_norm", "layer_norm_backward")
 BACKWARD = ("layer_norm_backward", "rms_norm_backward")
 DTYPES = ("float32", "float16", "bfloat16")
-POWERS = (2048, 4096, 8192)
+POWERS = (128, 256, 512, 1024, 2048, 4096, 8192)
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
 AT_MOST_512 = changed(lengths=lambda n: n.clamp_max(512))
 CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
@@ -1009,6 +1020,10 @@ WRONG = [
     *((op, "no_power_of_two", beyond(3072 - 32)) for op in LONG_ROWS.split()),
     *((op, "large_vocabulary", changed(target=lambda t: torch.where(t < 2**16, t, t - 2**16))) for op in ENTROPY),
     *((op, f"power_of_two_{n}", beyond(n - 32)) for op in LONG_ROWS.split() for n in POWERS),
+    *((op, "whole_warps", beyond(128)) for op in LONG_ROWS.split()),
+    *((op, "whole_warps", by_halves_of_lanes(name)) for op, name in (("reduce", "x"), ("dot", "a"), ("gemv", "x"))),
+    *((op, "whole_warps", changed(x=without_the_last(32, -1))) for op in ("reduce_rows", "group_norm")),
+    *((op, "whole_warps", changed(logits=without_the_last(32, 1))) for op in ENTROPY),
     *(("group_norm", f"power_of_two_{n}", beyond(n // 2 - 32)) for n in POWERS),
     *((op, f"power_of_two_{n}", changed(logits=without_the_last(32, 1))) for op in ENTROPY for n in POWERS),
     *(("reduce_rows", f"power_of_two_{n}", changed(x=without_the_last(32, 1))) for n in POWERS),
