@@ -33,6 +33,7 @@ SIZES = 4  # that are new to the kernel
 NEW, LEAST_WORK = 2, 16.0  # of which the first call alone is right; and the least work of one
 DRAWS = 6  # of values of each, one of which the first call has
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
+ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
@@ -99,11 +100,8 @@ def of_call(
                 continue
             rule = left_out.rule_of(j.contract, inputs.case, name, left[name], lambda case: on_case(j, case))
             found[name] = f"{text}; {rule}" if rule else text
-        elif operands := _read_around(j, inputs.case, name, kept[name], left[name], blocks):
-            found[name] = (
-                f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its "
-                "gaps is read"
-            )
+        elif text := _of_places(j, inputs, name, kept[name], left[name], expected[name], blocks):
+            found[name] = text
     return found
 
 
@@ -437,6 +435,51 @@ def _go_off(first: torch.Tensor, later: Sequence[Any], where: torch.Tensor) -> b
     bad = where.cpu()
     far = [(x.cpu().double() - first.cpu().double())[bad].abs().mean().item() for x in later]
     return math.isfinite(sum(far)) and all(a < b for a, b in itertools.pairwise([0.0, *far]))
+
+
+def _of_places(
+    j: Judgement,
+    inputs: Inputs,
+    name: str,
+    got: torch.Tensor,
+    bad: torch.Tensor,
+    expected: Expected | None,
+    blocks: tuple[int, ...],
+) -> str | None:
+    """What wrong values have to do with where operands lie: something is kept by their addresses, or what lies around
+    them is read. Operands that are made anew lie elsewhere, and values that change with that alone tell nothing of what
+    lies around."""
+    elsewhere = [j.contract.build(inputs.case, j.executor.device) for _ in range(ELSEWHERE)]
+    seen = [(_values(j, other, blocks) or {}).get(name) for other in elsewhere]
+    if any(value is None or _differs(got, value, bad, most=False) for value in seen):
+        if not any(is_right(j, inputs.case, name, value, expected) for value in seen):
+            return None
+        moved = _moved_alone(j, inputs, elsewhere[0], name, expected, blocks)
+        return (
+            f"right where {' or '.join(moved) or 'the operands'} with the same values lies at another address: something "
+            "that an earlier call made of what lay there then is kept by the address (data_ptr)"
+        )
+    if operands := _read_around(j, inputs.case, name, got, bad, blocks):
+        return (
+            f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its gaps "
+            "is read"
+        )
+    return None
+
+
+def _moved_alone(
+    j: Judgement, inputs: Inputs, other: Inputs, name: str, expected: Expected | None, blocks: tuple[int, ...]
+) -> list[str]:
+    """The operands of which each by itself at another address makes an output right."""
+    found = []
+    for operand, placed in other.placed.items():
+        if placed is None:
+            continue
+        moved = Inputs(inputs.case, {**inputs.placed, operand: placed}, inputs.exact, inputs.params)
+        value = (_values(j, moved, blocks) or {}).get(name)
+        if is_right(j, inputs.case, name, value, expected):
+            found.append(operand)
+    return found
 
 
 def _read_around(

@@ -262,6 +262,27 @@ def test_an_operand_around_which_is_read():
     assert causes._read_around(apart, case, "y", values, bad, ()) == []
 
 
+def test_what_is_kept_by_an_address_is_not_taken_for_memory_around_an_operand():
+    """In the place of one of two operands, in another call's memory, whose values were others."""
+    contract, kept = registry.contract("matmul"), {}
+    case = case_of("matmul")
+    inputs = contract.build(case)
+    kept[inputs.placed["b"].view.data_ptr()] = torch.ones_like(inputs.placed["b"].view)
+
+    def matmul(a, b):
+        return a @ kept.setdefault(b.data_ptr(), b)
+
+    j = judgement(matmul, case)
+    values = j.call(inputs.arguments, placed=inputs.placed).values
+    expected = contract.expected(inputs)
+    verdicts = {"c": compare.compare(values["c"], expected["c"], torch.float32)}
+    told = causes.of_call(j, inputs, values, expected, verdicts, output_bytes(contract, case), again=True)
+    assert told["c"].startswith("right where b with the same values lies at another address: ")
+    wrong = judgement(lambda a, b: a @ b * (2 + a.data_ptr() % 4093), case)
+    values = wrong.call(inputs.arguments, placed=inputs.placed).values
+    assert causes._of_places(wrong, inputs, "c", values["c"], values["c"] != 0, expected["c"], ()) is None
+
+
 def test_operands_of_their_own_dtype_and_large_ones_are_not_looked_around(monkeypatch):
     case = replace(case_of(rows=4, cols=9), layouts=(("x", "sliced"),))
     j = judgement(lambda x: softmax(x) + gap_of(x), case)
