@@ -301,11 +301,12 @@ def _of_earlier_calls(
 
 
 def tells(answer: Expected, bad: torch.Tensor) -> bool:
-    """Whether an answer has anything where another is wrong that could not come about otherwise."""
+    """Whether an answer has numbers enough where another is wrong that could not come about otherwise."""
     if answer.answer.shape != bad.shape:
         return False
     there = answer.answer[bad.cpu()]
-    return bool((torch.isfinite(there) & (there != 0)).any())
+    numbers = there[torch.isfinite(there) & (there != 0)].unique()
+    return numbers.numel() >= min(reading.LEAST, there.numel())
 
 
 def _instead(j: Judgement, other: Case, case: Case) -> str:

@@ -671,8 +671,8 @@ def test_an_earlier_answer_of_which_nothing_shows_is_not_named(monkeypatch):
     j.earlier = [("call 1", first), ("call 2", other)]
     values, wrong = {"y": torch.zeros(3, 7)}, {"y": torch.ones(3, 7, dtype=torch.bool)}
     assert causes._of_earlier_calls(j, case, values, wrong, None) == {}
-    values["y"] += 1
-    answers[other.seed] = Expected(torch.ones(3, 7, dtype=torch.float64))
+    values["y"] += torch.arange(1.0, 8.0)
+    answers[other.seed] = Expected(values["y"].double())
     monkeypatch.setattr(causes, "_instead", lambda j, other, case: "")
     assert causes._of_earlier_calls(j, case, values, wrong, None) == {"y": "the answer of an earlier call, call 2"}
 

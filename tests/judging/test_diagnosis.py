@@ -1357,6 +1357,14 @@ def test_the_values_in_another_order_are_told_where_the_two_least_are_equal():
     )
 
 
+def test_any_draw_of_many_values_is_no_other_order_of_them():
+    """Where neighbours among them are closer than what is allowed."""
+    draws = torch.rand(2, 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    near = torch.full_like(draws[0], 0.05)
+    assert bool((draws[0].sort().values - draws[1].sort().values).abs().lt(0.05).all())
+    assert diagnosis._moved(*draws, near, ["cols"]) is None
+
+
 def test_what_an_earlier_call_left_is_said_where_nothing_else_explains_an_answer(monkeypatch):
     monkeypatch.setattr(diagnosis.reading, "misread", lambda *_: None)
     monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)

@@ -344,6 +344,39 @@ def test_another_answer_has_to_be_apart_from_the_right_one():
     assert not reading._apart(Expected(far), Expected(right.answer[0]), bad, case)
 
 
+def test_what_explains_a_part_of_a_vector_explains_nothing():
+    """The wrong elements are its slices."""
+    case = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=3, cols=7))
+    got = torch.arange(42.0).reshape(6, 7)
+    other = Expected(got.double() * (torch.arange(6) > 3)[:, None] + 1e-9)
+    bad = torch.zeros(6, 7, dtype=torch.bool)
+    bad[4:, :3] = True
+    axis, rows = reading._explained(other, got, bad, case)
+    assert axis == 0 and rows.tolist() == [False] * 4 + [True] * 2
+    of_vector = replace(other, answer=other.answer[:, 1])
+    assert reading._explained(of_vector, got[:, 1], bad[:, 1], case) is None
+    assert reading._explained(replace(other, answer=got[:, 1].double()), got[:, 1], bad[:, 1], case) == ()
+
+
+def test_a_reading_that_another_output_of_the_same_rows_refutes_is_none():
+    """A sum with one more key, of score and value 0: of the logarithm alone it is a length that is one more."""
+    contract, case = of_case("attention_decode", B=2, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    assert reading.alike(contract, case, "o", "lse") and reading.alike(contract, case, "lse", "o")
+    right = {name: one.answer for name, one in contract.expected(contract.build(case)).items()}
+    more = reading._other_operand("lengths", lambda value: (value + 1).clamp_max(9))
+    theirs = {name: reading._answer(contract, case, name, more).answer.float() for name in right}
+    bad = {name: (theirs[name] - right[name]).abs() > 1e-3 for name in right}
+
+    def contradicted(o, change=more):
+        return reading._contradicted(contract, case, "lse", change, {"o": (o, bad["o"])})
+
+    assert not contradicted(theirs["o"]) and contradicted((right["o"] * 0.9).float())
+    of_scale = reading._other_parameter("scale", case.param["scale"])
+    assert not contradicted((right["o"] * 0.9).float(), of_scale)  # which it leaves as it is
+    backward, case = of_case("attention_backward", B=1, Hq=2, Hkv=2, Sq=5, Sk=5, D=8)
+    assert not reading.alike(backward, case, "dq", "dk")
+
+
 def test_a_reading_that_is_not_apart_from_the_right_answer_is_none(monkeypatch):
     moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
     assert "as if each cols of weight" in said("rms_norm", moved, rows=5, cols=7)
@@ -537,9 +570,11 @@ def test_an_earlier_answer_that_tells_nothing_is_none():
     """Zeros are the answer of many an earlier call."""
     zeros = judged("softmax", lambda x: torch.zeros_like(x), dtypes=["float32"])
     assert zeros and not any("earlier call" in each for each in zeros)
-    answer = Expected(torch.tensor([0.0, 2.0, float("nan")], dtype=torch.float64))
-    assert causes.tells(answer, torch.tensor([True, True, True]))
-    assert not causes.tells(answer, torch.tensor([True, False, True]))
+    answer = Expected(torch.tensor([0.0, 2.0, float("nan"), 3.0, 4.0, 2.0], dtype=torch.float64))
+    assert causes.tells(answer, torch.tensor([True, True, True, True, True, False]))
+    assert not causes.tells(answer, torch.tensor([True, True, True, True, False, True]))  # two numbers
+    assert causes.tells(answer, torch.tensor([False, False, False, False, True, False]))  # all that there is to tell
+    assert not causes.tells(answer, torch.tensor([True, False, True, False, False, False]))
 
 
 def test_an_earlier_answer_is_refuted_by_wrong_values_of_no_earlier_call():
@@ -1038,6 +1073,7 @@ def test_whole_slices_are_no_bound():
     assert told(x, x >= 23) is None and told(x, x >= 3) is None  # too few that are wrong, or right
     assert told(x, x >= 22) is not None and told(x, x >= 4) is not None
     assert told(x - 30, x >= 19) is None  # all below 0, and close to it
+    assert told(x.where(x >= 19, 0), x >= 19) is None  # right at 0 alone
     assert told(x - 10, x <= 4) == "wrong wherever x <= -6, and nowhere else (right up to -5)"
     assert told(x - 10, x >= 20) == "wrong wherever |x| >= 10, and nowhere else (right up to 9)"
     assert told(x - 18, x >= 22) == "wrong wherever x >= 4, and nowhere else (right up to 3)"
