@@ -121,6 +121,8 @@ def misread(
             continue
         if where and text in of_counts:
             continue
+        if _of_unused(contract, case, output, change, got, bad):
+            continue
         if beside and strictly and not all(_explains(contract, case, n, change, *w) for n, w in beside.items()):
             continue
         if beside and not strictly and _contradicted(contract, case, output, change, beside):
@@ -445,10 +447,12 @@ def _rolled(axis: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda value: value.roll(by, axis)
 
 
-def _answer(contract: Contract, case: Case, output: str, change: Change) -> Expected | None:
-    """An output's answer after a change; None where the change gives none."""
+def _answer(
+    contract: Contract, case: Case, output: str, change: Change, given: Operands | None = None
+) -> Expected | None:
+    """An output's answer after a change, of the case's operands or of others, `given`; None where it gives none."""
     try:
-        exact, params = change(contract.build(case).exact, case)
+        exact, params = change(contract.build(case).exact if given is None else given, case)
         theirs = contract.expect(exact, params, dtype=case.torch_dtype, compute=None)[output]
     except Exception:  # a contract's mathematics need not take every operand and parameter
         return None
@@ -505,6 +509,37 @@ def _explains(
     """Whether a change explains where another output is wrong."""
     theirs = _answer(contract, case, output, change)
     return theirs is not None and _explained(theirs, got.cpu(), bad.cpu(), case) is not None
+
+
+def _of_unused(
+    contract: Contract, case: Case, output: str, change: Change, got: torch.Tensor, bad: torch.Tensor
+) -> bool:
+    """Whether a change explains numbers by elements that nobody may use: the kernel would have met NaN there."""
+    if not bool(got[bad].isfinite().all()):
+        return False
+    inputs = contract.build(case)
+    unused = {
+        name: placed.view.isnan() & (value == 0)
+        for name, value in inputs.exact.items()
+        if value is not None and (placed := inputs.placed[name]) is not None
+    }
+
+    def given_by(number: float, change: Change) -> torch.Tensor | None:
+        filled = {name: inputs.exact[name].masked_fill(at, number) for name, at in unused.items()}  # type: ignore[union-attr]
+        answer = _answer(contract, case, output, change, {**inputs.exact, **filled})
+        return None if answer is None or answer.answer.shape != got.shape else answer.answer[bad]
+
+    if not any(bool(at.any()) for at in unused.values()):
+        return False
+    zeros, ones, nan = (given_by(number, change) for number in (0.0, 1.0, math.nan))
+    unread = given_by(math.nan, _as_it_is)
+    if zeros is None or ones is None or nan is None or unread is None:
+        return False
+    return not torch.equal(zeros, ones) or bool((nan.isnan() & ~unread.isnan()).any())
+
+
+def _as_it_is(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+    return exact, case.param
 
 
 def alike(contract: Contract, case: Case, one: str, other: str) -> bool:

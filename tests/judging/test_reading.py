@@ -377,6 +377,19 @@ def test_a_reading_that_another_output_of_the_same_rows_refutes_is_none():
     assert not reading.alike(backward, case, "dq", "dk")
 
 
+def test_a_reading_by_elements_that_nobody_may_use_is_none():
+    """Where the cache holds NaN: of which one more key would have made NaN."""
+    contract, case = of_case("attention_decode", B=2, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    more = reading._other_operand("lengths", lambda value: (value + 1).clamp_max(9))
+    of_scale = reading._other_parameter("scale", 0.5)
+    bad = torch.ones(2, 2, 1, 8, dtype=torch.bool)
+    for got, change, unused in ((0.5, more, True), (torch.nan, more, False), (0.5, of_scale, False)):
+        assert reading._of_unused(contract, case, "o", change, torch.full((2, 2, 1, 8), got), bad) == unused
+    plain, case = of_case(rows=3, cols=7)
+    wrong = torch.ones(3, 7, dtype=torch.bool)
+    assert not reading._of_unused(plain, case, "y", reading._other_operand("x", torch.sin), torch.ones(3, 7), wrong)
+
+
 def test_a_reading_that_is_not_apart_from_the_right_answer_is_none(monkeypatch):
     moved = norm(lambda x, w, eps: rms(x, w.roll(1), eps))
     assert "as if each cols of weight" in said("rms_norm", moved, rows=5, cols=7)
