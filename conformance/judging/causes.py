@@ -457,8 +457,8 @@ def _of_places(
             return None
         moved = _moved_alone(j, inputs, elsewhere[0], name, expected, blocks)
         return (
-            f"right where {' or '.join(moved) or 'the operands'} with the same values lies at another address: something "
-            "that an earlier call made of what lay there then is kept by the address (data_ptr)"
+            f"right where {' or '.join(moved) or 'the operands'} with the same values lies at another address: "
+            "something that an earlier call made of what lay there then is kept by the address (data_ptr)"
         )
     if operands := _read_around(j, inputs.case, name, got, bad, blocks):
         return (

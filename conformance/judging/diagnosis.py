@@ -34,7 +34,7 @@ CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
 ANOTHER_SIZE = 4e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
-NAMED = 3  # most mutants that a diagnosis names
+NAMED, FOUND = 3, 8  # most mutants that a diagnosis names, and that are told apart before
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
 OF_A_SLICE = 4  # wrong elements of each slice from which slices may hold others in no order
@@ -114,13 +114,19 @@ def diagnose(
     look = mutants and not causes.keys() >= failed.keys()
     matching = matching_mutants(contract, case, got, expected, verdicts, seconds, call) if look else {}
     matching = held_again(contract, case, matching, call)
+    matching = told_by_families(contract, case, matching, call, seconds)
     matching = {
-        name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)
+        name: not_refuted(contract, case, mutants, got[name], verdicts[name], passed)[:NAMED]
         for name, mutants in matching.items()
     }
+    short_alone = cache(
+        lambda name: _short_alone(contract, case, name, got[name], expected[name], verdicts[name], longer, call)
+    )
     for name, mutants_of in matching.items():
         if any(m.kind == "precision" for m in mutants_of) and wrong_in_float32(contract, case, name, call):
             matching[name] = [mutant for mutant in mutants_of if mutant.kind != "precision"]
+        elif mutants_of and (short := short_alone(name)) and _all_wrong_in_float32(contract, case, name, mutants_of):
+            causes[name] = short
     texts = {}
     for name, verdict in failed.items():
         found: list[Planted] = [] if name in causes else matching.get(name, [])
@@ -156,6 +162,8 @@ def diagnose(
                             or (misread(beside, strictly=False) if beside else None)
                             or kept()
                         )
+                        if said is not None and "rounded" not in said:
+                            said = short_alone(name) or said
                         if said is None and relation is None:
                             said = search().number(seconds)
                     if said is None:
@@ -193,8 +201,9 @@ def matching_mutants(
     """By wrong output, the mutants whose answer on this case is `got`: the op's own, the closest first.
 
     Those that give `got` in every output, where there are any that give this output; else those that give it in this
-    one, wrong or right in others: each output may be wrong for a reason of its own. Of a case of much work those come
-    first that give what the kernel gives, by `call`, on one of little.
+    one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of an output of
+    the same rows has to be there, and of any output where this one is nothing but NaN, which many give.
+    Of a case of much work those come first that give what the kernel gives, by `call`, on one of little.
     """
     if contract.work(case) > WORK_LIMIT:
         return {}
@@ -221,13 +230,21 @@ def matching_mutants(
             if expected[name] is not None and name in verdicts
         }
         partly = None in distances.values()
+        otherwise = [
+            name
+            for name, distance in distances.items()
+            if distance is None and _is_wrong_in(contract, case, name, theirs[name], expected[name])
+        ]
         for name in wrong:
+            of_nan = _is_nan(got[name], verdicts[name])
+            if any(of_nan or reading.alike(contract, case, name, other) for other in otherwise):
+                continue
             if (distance := distances.get(name)) is not None:
                 found[name].append((partly, mutant.generic, distance, position, mutant))
     named = {}
     for name, matches in found.items():
         matches.sort(key=lambda match: match[:4])
-        named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:NAMED]
+        named[name] = [mutant for partly, *_, mutant in matches if partly == matches[0][0]][:FOUND]
     return named
 
 
@@ -284,6 +301,35 @@ def held_again(
     for other in dict.fromkeys(every):
         if (values := call(other)) is not None:
             _held(contract, other, found, values, only_wrong=other != reading.again(case))
+    return found
+
+
+def told_by_families(
+    contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call, seconds: float
+) -> dict[str, list[Planted]]:
+    """Those of the mutants of each output that are right wherever the kernel is, in other families of values of the
+    same sizes, layouts and parameters; and of several, those that are wrong there as it is, if there are any."""
+    found, end = {name: list(mutants) for name, mutants in matching.items()}, time.monotonic() + seconds
+    for family in contract.values:
+        other = replace(case, values=family, drawn_as=None)
+        if not any(found.values()) or time.monotonic() > end:
+            break
+        if family == case.values or contract.work(case) > ANOTHER_SIZE or not contract.valid(other):
+            continue
+        values = call(other)
+        if values is None:
+            continue
+        expected = contract.expected(contract.build(other))
+        right = [name for name in found if not _is_wrong_in(contract, other, name, values.get(name), expected[name])]
+        for mutant in {id(m): m for name in right for m in found[name]}.values():
+            theirs = _given_by(mutant, contract, other) or {}
+            for name in right:
+                if mutant in found[name] and _is_wrong_in(contract, other, name, theirs.get(name), expected[name]):
+                    found[name].remove(mutant)
+        left = {name: list(mutants) for name, mutants in found.items() if name not in right and len(mutants) > 1}
+        if left:
+            _held(contract, other, left, values, only_wrong=True)
+            found |= {name: mutants for name, mutants in left.items() if mutants}
     return found
 
 
@@ -349,10 +395,10 @@ def not_refuted(
 ) -> list[Planted]:
     """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
     those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give."""
-    if verdict.bad is not None and bool(torch.isnan(got.cpu()[verdict.bad.cpu()]).all()):
+    if verdict.bad is not None and _is_nan(got, verdict):
         mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
-    others = _apart_from(case, cheap) if mutants else []
+    others = list(dict.fromkeys([*_apart_from(case, cheap), *_of_each_family(cheap)])) if mutants else []
     expected = {other: contract.expected(contract.build(other)) for other in others}
     kept = [m for m in mutants if not any(_is_wrong(contract, m, other, expected[other]) for other in others)]
     if kept or verdict.bad is None:
@@ -371,20 +417,31 @@ def _apart_from(case: Case, passed: Sequence[Case]) -> list[Case]:
     return [*others, *latest[len(others) - PASSED_TRIED :]]
 
 
+def _of_each_family(passed: Sequence[Case]) -> list[Case]:
+    """Of each family of values the latest case that passed."""
+    return list({other.values: other for other in passed}.values())
+
+
+def _is_nan(got: torch.Tensor, verdict: Verdict) -> bool:
+    """Whether all that is wrong of an output is NaN."""
+    return verdict.bad is not None and bool(torch.isnan(got.cpu()[verdict.bad.cpu()]).all())
+
+
+def _is_wrong_in(contract: Contract, case: Case, name: str, their: Any, right: Expected | None) -> bool:
+    """Whether a mutant's output is wrong on a case."""
+    if right is None or not isinstance(their, torch.Tensor):
+        return False
+    if their.shape != right.answer.shape:
+        return True
+    return not compare.compare(their, right, case.torch_dtype, exact(contract, case, name)).ok
+
+
 def _is_wrong(contract: Contract, mutant: Planted, case: Case, expected: Mapping[str, Expected | None]) -> bool:
     """Whether a mutant gives wrong values on a case."""
     theirs = _given_by(mutant, contract, case)
     if theirs is None:
         return True
-    for name, right in expected.items():
-        their = theirs.get(name)
-        if right is None or not isinstance(their, torch.Tensor):
-            continue
-        if their.shape != right.answer.shape:
-            return True
-        if not compare.compare(their, right, case.torch_dtype, exact(contract, case, name)).ok:
-            return True
-    return False
+    return any(_is_wrong_in(contract, case, name, theirs.get(name), right) for name, right in expected.items())
 
 
 def _distance(
@@ -664,17 +721,55 @@ def passed_through(got: torch.Tensor, expected: Expected | None, bad: torch.Tens
 def wrong_in_float32(contract: Contract, case: Case, output: str, call: reading.Call) -> bool:
     """Whether an output of a 16-bit case is wrong with the same values in float32, where no sum or intermediate in the
     inputs' dtype is short."""
+    found = _in_float32(contract, case, output, call)
+    return found is not None and found[2].bad is not None and passed_through(found[0], found[1], found[2].bad) is None
+
+
+def _in_float32(
+    contract: Contract, case: Case, output: str, call: reading.Call
+) -> tuple[torch.Tensor, Expected, Verdict] | None:
+    """An output of a 16-bit case with the same values in float32, what it has to be, and the verdict; None where there
+    is none."""
     if case.torch_dtype.itemsize != 2 or "float32" not in contract.dtypes:
-        return False
+        return None
     wide = replace(case, dtype="float32", drawn_as=case.drawn_as or case.id)
     got = (call(wide) or {}).get(output)
     if not isinstance(got, torch.Tensor):
-        return False
+        return None
     answer = contract.expected(contract.build(wide))[output]
     if answer is None or got.shape != answer.answer.shape:
-        return False
-    verdict = compare.compare(got, answer, torch.float32)
-    return verdict.bad is not None and passed_through(got, answer, verdict.bad) is None
+        return None
+    return got, answer, compare.compare(got, answer, torch.float32)
+
+
+def _all_wrong_in_float32(contract: Contract, case: Case, output: str, mutants: Sequence[Planted]) -> bool:
+    """Whether an output of all these mutants is wrong with the same values in float32."""
+    wide = replace(case, dtype="float32", drawn_as=case.drawn_as or case.id)
+    right = contract.expected(contract.build(wide))[output]
+    return all(
+        _is_wrong_in(contract, wide, output, (_given_by(mutant, contract, wide) or {}).get(output), right)
+        for mutant in mutants
+    )
+
+
+def _short_alone(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    expected: Expected | None,
+    verdict: Verdict,
+    longer: Callable[[str], tuple[torch.Tensor, Expected] | None],
+    call: reading.Call,
+) -> str | None:
+    """That sums in 16 bits are what is wrong, in words: an output is right with the same values in float32, and no
+    further off than they explain. A mutant that gives it too is wrong there."""
+    if expected is None or verdict.bad is None or exact(contract, case, output):
+        return None
+    wide = _in_float32(contract, case, output, call)
+    if wide is None or not wide[2].ok:
+        return None
+    return short_sums(got, expected, case, verdict, partial(longer, output))
 
 
 def short_sums(

@@ -287,9 +287,90 @@ def test_which_faults_match():
 
 def test_at_most_three_are_named_and_the_closest_first():
     near = [planted(f"near{i}", lambda x, i=i: softmax(x) * (1.5 + 2e-8 * i)) for i in (4, 1, 3, 2)]
-    found = matches(lambda x: (torch.softmax(x.double(), -1) * 1.5).float(), near)
-    assert len(found) == 3
-    assert found[0].name == "near1"
+
+    def wrong(x):
+        return (torch.softmax(x.double(), -1) * 1.5).float()
+
+    assert matches(wrong, near)[0].name == "near1"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "planted", lambda op: near)
+        assert diagnose(wrong, case_of()).count("(mutant near") == 3
+
+
+def of_two_outputs(y_by, lse_by, case):
+    """The mutants that match the outputs of a softmax with the logarithm of its sum."""
+    contract = registry.contract("online_softmax")
+    inputs, mutants = contract.build(case), []
+
+    def fn(y_by, lse_by):
+        return lambda x: (torch.softmax(x, -1) * y_by, torch.logsumexp(x, -1) + lse_by)
+
+    for name, by in {"both": (1.5, 1.0), "y_alone": (1.5, 0.0), "lse_otherwise": (1.5, 2.0)}.items():
+        mutants.append(Planted("online_softmax", name, name, "scale", lambda by=by: fn(*by)))
+    got = contract.by_name(fn(y_by, lse_by)(inputs.arguments["x"]))
+    expected = contract.expected(inputs)
+    verdicts = {n: compare.compare(got[n], e, case.torch_dtype) for n, e in expected.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "planted", lambda op: mutants)
+        found = diagnosis.matching_mutants(contract, case, got, expected, verdicts, 20.0)
+    return {name: sorted(m.name for m in mutants) for name, mutants in found.items()}
+
+
+def test_what_a_mutant_makes_of_another_output_of_the_same_rows_has_to_be_there():
+    case = case_of(op="online_softmax")
+    assert of_two_outputs(1.5, 1.0, case) == {"y": ["both"], "lse": ["both"]}
+    assert of_two_outputs(1.5, 0.0, case) == {"y": ["y_alone"]}
+    assert of_two_outputs(1.5, 3.0, case) == {"y": ["y_alone"], "lse": []}  # which it leaves as it is
+    assert of_two_outputs(1.4, 1.0, case) == {"y": [], "lse": []}
+
+
+def test_mutants_are_told_apart_in_other_families_of_values():
+    """One that is wrong where the kernel is right is none, whatever else is known of it."""
+    case = case_of(3, 65)
+
+    def at_most(limit):
+        return lambda x: softmax(x) * torch.where(x.abs().amax() > limit, 2.0, 1.0 if limit else 2.0)
+
+    def told(kernel, names, seconds=20.0):
+        mutants = [planted(name, fn) for name, fn in names.items()]
+
+        def call(other):
+            return {"y": kernel(SOFTMAX.build(other).arguments["x"])}
+
+        found = diagnosis.told_by_families(SOFTMAX, case, {"y": mutants}, call, seconds)
+        return [mutant.name for mutant in found["y"]]
+
+    never, large, always = softmax, at_most(20.0), at_most(0.0)
+    assert told(never, {"always": always}) == []
+    assert told(large, {"large": large, "always": always}) == ["large"]
+    assert told(large, {"large": large, "always": always}, seconds=-1.0) == ["large", "always"]
+    assert told(always, {"large": large, "always": always}) == ["always"]
+    assert told(lambda x: 3 * softmax(x), {"large": large, "always": always}) == ["large", "always"]
+
+
+def test_sums_in_16_bits_are_no_structure_where_float32_is_right(monkeypatch):
+    """A sum that stagnates at 1024 is that of the first 1024 ones too."""
+    contract = registry.contract("reduce_rows")
+    case = plain_case(contract, "float16", "normal", size=dict(rows=3, cols=1037))
+    case = replace(case, params=(("function", "sum"), *[p for p in case.params if p[0] != "function"]))
+    monkeypatch.setattr(type(contract), "family", lambda self, values: lambda draw: {"x": torch.ones(3, 1037) / 128})
+
+    def stagnates(x, *, axis, function):
+        return x.cumsum(axis).select(axis, -1) if x.dtype == torch.float32 else x.float().sum(axis).half() * 0.998
+
+    def first(x, *, axis, function):
+        return x.float().sum(axis).to(x.dtype) * 0.998
+
+    mutant = Planted("reduce_rows", "first", "its sums end early", "sums", lambda: first)
+    monkeypatch.setattr(registry, "planted", lambda op: [mutant])
+
+    def told(kernel):
+        return diagnose(
+            kernel, case, call=lambda other: contract.by_name(contract.call(kernel, contract.build(other).arguments))
+        )
+
+    assert "its sums end early" in told(first)
+    assert "no further off than" in told(stagnates) and "end early" not in told(stagnates)
 
 
 def test_comparing_stops_when_time_is_up():
@@ -1243,6 +1324,11 @@ def test_mutants_are_run_on_cases_of_little_work_that_passed(monkeypatch, work, 
     assert diagnosis.not_refuted(SOFTMAX, case, [own], got, verdict, passed) == [own]
     latest = [SOFTMAX.build(one).arguments["x"] for one in passed[-4:]]
     assert len(run) == (4 if tried else 0) and all(map(torch.equal, run, latest))
+
+
+def test_of_the_cases_that_passed_there_is_one_of_each_family():
+    passed = [case_of(values=name, cols=cols) for cols, name in ((5, "normal"), (5, "large"), (6, "normal"))]
+    assert diagnosis._of_each_family(passed) == [passed[2], passed[1]]
 
 
 def test_of_the_cases_that_passed_half_have_other_parameters():
