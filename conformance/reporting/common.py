@@ -13,11 +13,13 @@ from touchstone.conformance.spec.contract import Case, From
 
 FAILING, PASSING = 2, 4  # fewest cases of which something is said
 FAR = 4  # times all sizes that pass: one case tells
-CHANCE = 0.05  # that so many cases have something in common without a reason, at most
-CHANCE_OF_SHARED = 0.02  # the same of any of the things looked at, which cases that pass have too
+CHANCE = 0.05  # that cases have one of some relations of sizes in common without a reason, at most
+CHANCE_OF_ANY = 0.015  # the same of any of the other things looked at
 SHARE = 0.5  # of the cases that pass, which may have it too
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
+TILES = (16, 32, 64, 128, 256, 512, 1024)
+USUAL = (2, *(2**k for k in range(3, 24)))  # sizes at which kernels change
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Trait:
     passing: int
     far: bool = False  # a size far beyond all of those that pass, of which one case tells
     relation: bool = False  # of two sizes
+    among: int = 0  # of sizes alone, and of so many like it
 
 
 def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
@@ -51,14 +54,23 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
     if not wrong or len(right) < PASSING:
         return None
 
+    sizes, known = ({case.sizes for case in some} for some in (wrong, right))
+    choices = math.comb(len(wrong) + len(right), len(wrong))
+    of_sizes = math.comb(len(sizes | known), len(sizes))  # cases of one size are one
+
     def tells(trait: Trait) -> bool:
         if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
             pairs = math.comb(len(_sizes(wrong[0])), 2)
-            return pairs <= CHANCE * math.comb(len(wrong) + len(right), len(wrong))
-        chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
+            return pairs <= CHANCE * choices
+        if trait.far:
+            return True
+        if trait.among:
+            return not trait.passing and not sizes & known and trait.among <= CHANCE * of_sizes
         if trait.passing:  # one of many traits that are looked at is easily shared by so many
-            return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_SHARED
-        return trait.far or (len(wrong) >= FAILING and chance <= CHANCE)
+            chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
+        else:
+            chance = 1 / choices
+        return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
 
     found = [trait for trait in _traits(wrong, right) if tells(trait)]
     found.sort(key=lambda trait: trait.passing)
@@ -81,6 +93,7 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             yield Trait(text, sum(text in words for words in also))
     yield from _relations(wrong, right)
     sizes, known = [_numbers(case) for case in wrong], [_numbers(case) for case in right]
+    bounds = 2 * len(sizes[0])
     for name in sizes[0]:
         if not all(name in size for size in [*sizes, *known]):
             continue
@@ -90,15 +103,52 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
         largest, smallest = (f(size[name] for size in known) for f in (max, min))
         if len(beyond) < len(known):
             up_to = "" if beyond else f" (right up to {largest})"
-            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far=least >= FAR * largest > 0)
+            usual = any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
+            far = least >= FAR * largest > 0
+            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far, among=0 if usual else bounds)
         if len(below) < len(known):
             from_on = "" if below else f" (right from {smallest} on)"
-            yield Trait(f"{name} up to {most}{from_on}", len(below))
+            usual = any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
+            yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds)
         odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
         alone = [d for d in odd if not any(size[name] % d for size in known)]
         if alone:
             among = f" (or of {alone[-1]})" if len(alone) > 1 else ""
-            yield Trait(f"{name} no multiple of {alone[0]}{among}", 0)
+            yield Trait(f"{name} no multiple of {alone[0]}{among}", 0, among=len(MULTIPLES) * len(sizes[0]))
+        yield from _of_tiles(name, [size[name] for size in sizes], [size[name] for size in known], len(sizes[0]))
+    yield from _quotients(sizes, known)
+
+
+def _of_tiles(name: str, wrong: Sequence[int], right: Sequence[int], count: int) -> Iterable[Trait]:
+    """What a size has to do with tiles, one of `count`: the powers of two, whole tiles, what is left beyond one."""
+    if all(n & (n - 1) for n in wrong) and not any(n & (n - 1) for n in right):
+        yield Trait(f"{name} no power of two", 0, among=count)
+    whole = [tile for tile in MULTIPLES if not any(n % tile for n in wrong) and all(n % tile for n in right)]
+    if whole and min(wrong) > 0:
+        yield Trait(f"{name} a multiple of {whole[-1]}", 0, among=len(MULTIPLES) * count)
+    beyond = [
+        tile
+        for tile in TILES
+        if all(n > tile and n % tile for n in wrong)
+        and not any(n > tile and n % tile for n in right)
+        and any(n > tile for n in right)
+        and any(n % tile for n in right)  # else it is one of both
+    ]
+    if beyond:
+        among = f" (or {beyond[-1]})" if len(beyond) > 1 else ""
+        yield Trait(f"{name} beyond {beyond[0]}{among} and no multiple of it", 0, among=len(TILES) * count)
+
+
+def _quotients(wrong: Sequence[dict[str, int]], right: Sequence[dict[str, int]]) -> Iterable[Trait]:
+    """Two sizes of which the one goes into the other, in all cases, an odd number of times in those of the one kind."""
+    every = [*wrong, *right]
+    names = [name for name in wrong[0] if all(size.get(name, 0) > 0 for size in every)]
+    for one, other in itertools.permutations(names, 2):
+        if any(size[one] % size[other] for size in every):
+            continue
+        odd, even = ([size[one] // size[other] % 2 for size in some] for some in (wrong, right))
+        if all(odd) and not any(even):
+            yield Trait(f"{one}/{other} odd", 0, among=len(names) * (len(names) - 1))
 
 
 def _relations(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
@@ -131,6 +181,7 @@ def _words(case: Case) -> list[str]:
             found += [f"{name} not contiguous", f"{name} {layout}"]
     found += [f"{name} {dtype}" for name, dtype in case.dtypes]
     found += [f"{name}={value}" for name, value in case.params if not isinstance(value, From)]
+    found += [f"{len(size)} axes as {name}" for name, size in case.sizes if isinstance(size, tuple)]
     return [*found, "a size of 0"] if not case.filled else found
 
 

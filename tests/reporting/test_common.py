@@ -31,7 +31,10 @@ def told(fails, cases):
         ),
         (lambda c: c.dtype == "float16", ("all 12 cases", "and none of 12", "dtype float16")),
         (lambda c: c.dtype == "float16" and c.size["cols"] != 64, ("all 9 cases", "but only 3 of 15", "dtype float16")),
-        (lambda c: c.size["cols"] != 64, ("all 18 cases", "and none of 6", "cols no multiple of 16 (or of 64)")),
+        (
+            lambda c: c.size["cols"] != 64,
+            ("all 18 cases", "and none of 6", "cols no multiple of 16 (or of 64), cols no power of two"),
+        ),
         (lambda c: True, None),
         (lambda c: False, None),
         (lambda c: c.size["rows"] * c.size["cols"] == 72, None),
@@ -45,15 +48,67 @@ def test_what_cases_have_in_common(fails, text):
 
 
 def test_layouts_parameters_and_values():
-    plain = [case(3, cols, op="layer_norm") for cols in (5, 6, 7, 8, 9, 10)]
-    bare = [case(3, cols, op="layer_norm", bias="none") for cols in (5, 6, 7)]
+    plain = [case(3, cols, op="layer_norm") for cols in range(5, 21)]
+    bare = [case(3, cols, op="layer_norm", bias="none") for cols in range(5, 13)]
     assert common.in_common(bare, plain).endswith("that pass: bias not given")
-    sliced = [case(3, cols, op="layer_norm", x="sliced") for cols in (5, 6, 7)]
+    sliced = [case(3, cols, op="layer_norm", x="sliced") for cols in range(5, 13)]
     assert common.in_common(sliced, plain).endswith("that pass: x not contiguous, x sliced")
     eps = [replace(c, params=(("eps", 0.1),)) for c in plain]
     assert common.in_common(eps, plain).endswith("that pass: eps=0.1")
     large = [replace(c, values="tiny") for c in plain]
     assert common.in_common(large, plain).endswith("that pass: values tiny")
+
+
+def test_what_two_of_many_cases_have_in_common_is_easily_chance():
+    """Where as many things are looked at as a case of attention has."""
+    contract = registry.contract("attention_paged")
+    plain = plain_case(contract, "float32", "normal")
+    others = [replace(plain, seed=seed) for seed in range(57)]
+    few = [replace(case, layouts=(("q", "heads_inside"), *case.layouts[1:])) for case in others[:4]]
+    assert common.in_common(few[:2], others) is None
+    assert "q heads_inside" in common.in_common(few, others)
+
+
+def test_a_bound_that_is_no_tile_is_told_by_cases_of_several_sizes():
+    def cases(numbers, count=3):
+        return [case(cols, 5, values=f"values{i}") for cols in numbers for i in range(count)]
+
+    assert common.in_common(cases([6]), cases([1, 2, 3, 4, 5])) is None
+    assert "rows from 9 on (right up to 7)" in common.in_common(cases([9]), cases([1, 2, 3, 5, 7]))
+    assert "rows from 22 on (right up to 19)" in common.in_common(
+        cases([22, 25, 27, 28, 30]), cases([11, 13, 14, 15, 19])
+    )
+    assert "rows from" not in str(common.in_common(cases([22, 25, 27, 28]), cases([11, 12, 13, 14, 15, 19, 23])))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "text"),
+    [
+        ((3, 7, 24, 48), (1, 2, 4, 8, 16, 32, 64), "rows no power of two"),
+        ((64, 128, 192, 320), (32, 63, 65, 100, 130, 257, 96), "rows a multiple of 64"),
+        ((257, 300, 700, 1000), (5, 64, 100, 200, 256, 512, 768, 1024), "rows beyond 256 and no multiple of it"),
+        ((257, 300, 700, 1000), (5, 64, 100, 256, 512, 768, 1024), "rows beyond 128 (or 256) and no multiple of it"),
+        ((3, 7), (1, 2, 4, 8), None),
+        ((64, 128), (32, 63, 65), None),
+        ((257, 300), (5, 64, 256, 512), None),
+    ],
+)
+def test_sizes_and_tiles(wrong, right, text):
+    told = common.in_common([case(n, 5) for n in wrong], [case(n, 5) for n in right])
+    assert told is None or "beyond" in told or "power" not in told if text is None else text in told
+
+
+def test_a_size_that_is_an_odd_number_of_times_another_and_the_number_of_axes():
+    odd, even = ([(5 * times, 5) for times in some] for some in ((1, 3, 5, 7), (2, 4, 6, 8)))
+    told = common.in_common([case(*size) for size in odd], [case(*size) for size in even])
+    assert "rows/cols odd" in told
+    contract = registry.contract("group_norm")
+
+    def of(*trailing):
+        return plain_case(contract, "float32", "normal", size=dict(N=2, C=6, trailing=trailing))
+
+    deep, flat = ([of(*axes, n) for n in range(2, 9)] for axes in ((2, 3), ()))
+    assert "3 axes as trailing" in common.in_common(deep, flat)
 
 
 def test_one_case_tells_where_a_size_is_far_beyond_the_others():
@@ -67,7 +122,7 @@ def test_one_case_tells_where_a_size_is_far_beyond_the_others():
 
 def test_empty_operands_show_nothing():
     cases = [case(*size) for size in SIZES]
-    empty = [case(0, 1000), case(0, 64)]
+    empty = [case(0, 1000), case(0, 64), case(17, 0), case(3, 0)]
     assert "none of 9 that pass: cols from 1000 on" in told(
         lambda c: c.size["cols"] > 64 and c.filled, [*cases, *empty]
     )
@@ -115,7 +170,7 @@ def test_of_many_things_one_is_shared_by_chance():
 
     def many(contract, letter, count, large):
         plain = plain_case(contract, "float32", "normal", size=contract.sizes[0])
-        sizes = [{**plain.size, letter: 40 + i if i < large else 2} for i in range(count)]
+        sizes = [{**plain.size, letter: 33 + i if i < large else 2} for i in range(count)]
         return [plain_case(contract, "float32", "normal", size=size) for size in sizes]
 
     assert common.in_common(many(rope, "B", 11, 11), many(rope, "B", 29, 11)) is None
