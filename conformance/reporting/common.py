@@ -19,7 +19,7 @@ SHARE = 0.5  # of the cases that pass, which may have it too
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
 TILES = (16, 32, 64, 128, 256, 512, 1024)
-USUAL = (2, *(2**k for k in range(3, 24)))  # sizes at which kernels change
+USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Trait:
     far: bool = False  # a size far beyond all of those that pass, of which one case tells
     relation: bool = False  # of two sizes
     among: int = 0  # of sizes alone, and of so many like it
+    sizes: int | None = None  # of which a bound is true
 
 
 def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
@@ -68,6 +69,8 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
             return not trait.passing and not sizes & known and trait.among <= CHANCE * of_sizes
         if trait.passing:  # one of many traits that are looked at is easily shared by so many
             chance = ((len(wrong) + trait.passing) / (len(wrong) + len(right))) ** len(wrong)
+            if trait.sizes is not None:
+                chance = max(chance, (trait.sizes / len(sizes | known)) ** len(sizes))
         else:
             chance = 1 / choices
         return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
@@ -101,15 +104,20 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
         beyond = [size[name] for size in known if size[name] >= least]
         below = [size[name] for size in known if size[name] <= most]
         largest, smallest = (f(size[name] for size in known) for f in (max, min))
+        every = list(zip([*wrong, *right], [*sizes, *known], strict=True))
         if len(beyond) < len(known):
+            count = len({case.sizes for case, size in every if size[name] >= least})
             up_to = "" if beyond else f" (right up to {largest})"
-            usual = any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
+            usual = least == 2 or any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
+            usual = usual or (not beyond and largest == 2)
             far = least >= FAR * largest > 0
-            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far, among=0 if usual else bounds)
+            among = 0 if usual else bounds
+            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far, among=among, sizes=count)
         if len(below) < len(known):
+            count = len({case.sizes for case, size in every if size[name] <= most})
             from_on = "" if below else f" (right from {smallest} on)"
-            usual = any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
-            yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds)
+            usual = most == 1 or any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
+            yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds, sizes=count)
         odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
         alone = [d for d in odd if not any(size[name] % d for size in known)]
         if alone:

@@ -81,6 +81,17 @@ def test_a_bound_that_is_no_tile_is_told_by_cases_of_several_sizes():
     assert "rows from" not in str(common.in_common(cases([22, 25, 27, 28]), cases([11, 12, 13, 14, 15, 19, 23])))
 
 
+def test_a_bound_that_some_pass_too_is_told_by_cases_of_several_sizes():
+    def told(wrong, right):
+        return str(common.in_common([case(n, 5) for n in wrong], [case(n, 5) for n in right]))
+
+    small = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+    assert "but only 1 of 17 that pass: rows from 33 on" in told([33, 34, 35, 36, 37, 38], [*small, 40])
+    same = [33] * 6
+    of_one_size = [replace(case(n, 5), seed=seed) for seed, n in enumerate(same)]
+    assert "rows from" not in str(common.in_common(of_one_size, [*(case(n, 5) for n in small), case(40, 5)]))
+
+
 @pytest.mark.parametrize(
     ("wrong", "right", "text"),
     [
@@ -170,7 +181,7 @@ def test_of_many_things_one_is_shared_by_chance():
 
     def many(contract, letter, count, large):
         plain = plain_case(contract, "float32", "normal", size=contract.sizes[0])
-        sizes = [{**plain.size, letter: 33 + i if i < large else 2} for i in range(count)]
+        sizes = [{**plain.size, letter: 33 + i if i < large else i} for i in range(count)]
         return [plain_case(contract, "float32", "normal", size=size) for size in sizes]
 
     assert common.in_common(many(rope, "B", 11, 11), many(rope, "B", 29, 11)) is None
