@@ -91,19 +91,24 @@ def sequences_are_independent(call, arguments, outputs, case) -> str | None:
 def nothing_is_left(longer: Callable[[dict[str, Any], int], dict[str, Any]], keys: Callable[[Case], Case]) -> Property:
     """Law: over a cache of several tiles, which `longer` makes of the arguments and `keys` of the case, an answer is
     the same after a call in which all sequences are longer: no buffer keeps a part that only that call had. And theirs
-    is the same as in a wider cache, of which they are the first: no plan of a shorter call is kept."""
+    is the same as in a wider cache, of which they are the first: no plan of a shorter call is kept, if two wider ones
+    give the same."""
 
     def check(call, arguments, outputs, case) -> str | None:
         given, lengths = longer(arguments, TIMES), arguments["lengths"]
         some = {**given, "lengths": lengths * (TIMES // 2)}
-        most = {"lengths": torch.full_like(lengths, int(lengths.max()) * TIMES)}
+        most = {"lengths": torch.full_like(lengths, int(lengths.max()) * (TIMES - 1))}  # no cache is full
         before = call(**some)
         behind = call(**{**given, **most})
         after = call(**some)
         first = call(**{**longer(arguments, TIMES + 1), **most})
-        return apart(before, after, "a call with more keys in between") or apart(
-            first, behind, "a call with fewer keys before"
-        )
+        if broken := apart(before, after, "a call with more keys in between"):
+            return broken
+        if broken := apart(first, behind, "a call with fewer keys before"):
+            wider = call(**{**longer(arguments, TIMES + 2), **most})
+            what = "not by what was called before: a wider cache, of which no more is used,"
+            return apart(first, wider, what) or broken
+        return None
 
     return Property("an earlier call leaves nothing behind", check, elsewhere=keys)
 

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from touchstone.conformance.contracts._laws import adjoint, equals_op, integers_of, relabels
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec.budget import simple
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Contract, Operand, Output
 from touchstone.conformance.spec.values import normal
+from touchstone.reference.attention_decode import torch_attention_decode
 
 
 def product(a, x):
@@ -83,3 +85,45 @@ def test_what_is_not_the_transpose_is_named():
     inputs = made.build(plain_case(made, "float32", "normal"))
     law = adjoint("x", back=lambda call, given, ys: (ys[0].new_zeros(9),), exact=on_integers)
     assert "its transpose" in law.check(product, inputs.arguments, product(**inputs.arguments), inputs.case)
+
+
+def gathered_by(width_of, plan=None):
+    """Attention over a cache in pages whose table's rows are `width_of(table, pages in use)` apart in memory; with a
+    `plan` no sequence is longer than the longest one of the first call with a table of that shape."""
+
+    def fn(q, k_cache, v_cache, block_table, lengths, *, scale=None):
+        page = k_cache.shape[1]
+        width = width_of(block_table, -(-int(lengths.max()) // page))
+        flat = block_table.reshape(-1)
+        places = torch.arange(len(block_table))[:, None] * width + torch.arange(block_table.shape[1])
+        table = flat[places.clamp_max(len(flat) - 1)].long().clamp_max(len(k_cache) - 1)
+        k, v = (t[table].flatten(1, 2).transpose(1, 2).nan_to_num() for t in (k_cache, v_cache))
+        if plan is not None:
+            lengths = lengths.clamp_max(plan.setdefault(block_table.shape, int(lengths.max())))
+        return torch_attention_decode(q, k, v, lengths, scale=scale)
+
+    return fn
+
+
+def its_own(table, used):
+    return table.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (gathered_by(its_own), None),
+        (
+            gathered_by(lambda table, used: used),
+            "not by what was called before: a wider cache, of which no more is used, moves",
+        ),
+        (gathered_by(its_own, {}), "a call with fewer keys before moves"),
+    ],
+)
+def test_what_a_call_leaves_behind_is_told_from_what_is_beyond_its_keys(fn, said):
+    contract = registry.contract("attention_paged")
+    prop = next(p for p in contract.properties if p.name == "an earlier call leaves nothing behind")
+    case = plain_case(contract, "float32", prop.values)
+    arguments = contract.build(case).arguments
+    broken = prop.check(lambda **given: fn(**given), arguments, fn(**arguments), case)
+    assert broken is None if said is None else said in broken
