@@ -142,6 +142,21 @@ def load_module(path: str | Path) -> tuple[ModuleType, bool]:
     return module, True
 
 
+def once_more(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that was imported by its path, of a module of its own: nothing that it kept is there. ImportError
+    where it was imported otherwise."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    path = getattr(module, "__file__", None)
+    if module is None or path is None or not module.__name__.rpartition(".")[2].startswith(PREFIX):
+        raise ImportError(f"{describe(fn)} was not imported by the path of its file")
+    try:
+        return load(path, describe(fn))
+    except ValueError as error:
+        raise ImportError(str(error)) from None
+    finally:
+        sys.modules[module.__name__] = module
+
+
 def tried(load: Callable[[], Any]) -> None:
     """Have a fork of this process do first what imports a user's file here. ValueError where that ends its process: it
     would end this one, with a status that says whatever it likes. What it raises, it will raise here.

@@ -264,6 +264,10 @@ def _explain(
     blocks = output_bytes(j.contract, inputs.case)
     again = thoroughly and j.trial.kind is Kind.CASE
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
+    if thoroughly and j.trial.kind is Kind.CALLS and len(j.earlier) > 0:
+        for name in [name for name, verdict in verdicts.items() if verdict.bad is not None and name not in found]:
+            if text := causes.kept_between(j, inputs, name, expected[name], blocks):
+                found[name] = text
     texts = _with_numbers(j, inputs.case, got, verdicts, found) if again else {}
     lower = _passes_as(j, inputs, got, verdicts, again)
     texts |= diagnosis.diagnose(

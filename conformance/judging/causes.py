@@ -33,6 +33,8 @@ SIZES = 4  # that are new to the kernel
 NEW, LEAST_WORK = 2, 16.0  # of which the first call alone is right; and the least work of one
 DRAWS = 6  # of values of each, one of which the first call has
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
+BEFORE = 3  # earlier calls of each kind that are tried as the one of which something is kept
+SHOWN = 3  # things that one had otherwise
 ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
@@ -356,11 +358,12 @@ def _refilled(j: Judgement, inputs: Inputs, name: str, where: torch.Tensor, bloc
 
 
 def _values(
-    j: Judgement, inputs: Inputs, blocks: tuple[int, ...], byte: int = probe.PATTERNS[0]
+    j: Judgement, inputs: Inputs, blocks: tuple[int, ...], byte: int = probe.PATTERNS[0], anew: int = 0
 ) -> Mapping[str, Any] | None:
-    """What another call gives, with fresh memory of that byte; None where it gives nothing that can be compared."""
+    """What another call gives, with fresh memory of that byte and `anew` as `Manner` has it; None where that cannot be
+    compared."""
     again = j.again(debug=False)
-    seen = again.call(inputs.arguments, Manner(byte, blocks), inputs.placed)
+    seen = again.call(inputs.arguments, Manner(byte, blocks, anew=anew), inputs.placed)
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
 
 
@@ -460,12 +463,63 @@ def _of_places(
             f"right where {' or '.join(moved) or 'the operands'} with the same values lies at another address: "
             "something that an earlier call made of what lay there then is kept by the address (data_ptr)"
         )
+    if text := kept_between(j, inputs, name, expected, blocks):
+        return text
     if operands := _read_around(j, inputs.case, name, got, bad, blocks):
         return (
             f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its gaps "
             "is read"
         )
     return None
+
+
+def kept_between(
+    j: Judgement, inputs: Inputs, name: str, expected: Expected | None, blocks: tuple[int, ...]
+) -> str | None:
+    """Whether an output that is wrong in this call is right in the first one of the kernel whose file is imported once
+    more; and after which of some earlier calls it is wrong there too."""
+    if j.subject.own or j.subject.untrusted:
+        return None
+    case, compared = inputs.case, j.subject.compared
+
+    def right(anew: int) -> bool | None:
+        value = (_values(j, inputs, blocks, anew=anew) or {}).get(name)
+        return is_right(j, case, name, value, expected) if isinstance(value, torch.Tensor) else None
+
+    compared["imports"] += 1
+    if right(0) is not False:
+        return None
+    if right(compared["imports"]) is not True:
+        compared["imports"] += 1
+        zeros = (_values(j, inputs, blocks, ZEROS, compared["imports"]) or {}).get(name)
+        return diagnosis.NOT_ZEROED if is_right(j, case, name, zeros, expected) else None
+    first = "right as the first call of the kernel's file imported anew, and wrong after other calls"
+    for label, other in _likely_kept(j, case):
+        compared["imports"] += 1
+        before = j.contract.build(other, j.executor.device)
+        if _values(j, before, (), anew=compared["imports"]) is not None and right(compared["imports"]) is False:
+            call = label if label.startswith("call") else f"a call {label}"
+            return f"{first}, as after {call} ({_other_in(other, case)}): something is kept from one call to the next"
+    return f"{first}: something is kept from one call to the next"
+
+
+def _likely_kept(j: Judgement, case: Case) -> list[tuple[str, Case]]:
+    """A few of the earlier calls: the latest with outputs of the same shapes, those of most work, those that have most
+    of their sizes in common with a case."""
+    latest = [(label, other) for label, other in reversed(j.earlier) if other != case]
+    alike = [one for one in latest if _alike(j, one[1], case)]
+    most = sorted(latest, key=lambda one: -j.contract.work(one[1]))
+    sizes = set(case.sizes)
+    nearest = sorted(latest, key=lambda one: -len(sizes & set(one[1].sizes)))
+    return list(dict.fromkeys([*alike[:BEFORE], *most[:BEFORE], *nearest[:BEFORE]]))
+
+
+def _other_in(other: Case, case: Case) -> str:
+    """What another call had otherwise, in words."""
+    found = [f"{name}={value}" for name, value in other.params if case.param.get(name) != value]
+    found += [f"{name}={size}" for name, size in other.sizes if case.size.get(name) != size]
+    found += [f"{name} {layout}" for name, layout in other.layouts if case.layout.get(name) != layout]
+    return ", ".join(found[:SHOWN]) or "with other values"
 
 
 def _moved_alone(

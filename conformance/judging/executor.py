@@ -10,14 +10,14 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
 from touchstone import backends
 from touchstone.backends import NotRun, cuda_face
-from touchstone.conformance.discovery import launching, registry
+from touchstone.conformance.discovery import importing, launching, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.spec.layouts import BufferView
@@ -48,6 +48,7 @@ class Manner:
     usual: bool = False  # as in a program that infers: no gradients, and operands that are all of their storages
     late: bool = False  # on a stream of its own, on which the inputs arrive late
     replayed: bool = False  # captured as a CUDA graph, of which the replay gives the outputs
+    anew: int = 0  # of the kernel whose file is imported once more for calls with this number; 0: of the one there is
 
 
 PLAIN = Manner()
@@ -122,16 +123,25 @@ class InProcess:
         self.watchable = not launching.compiled(subject.fn)
         self.host: Hiding | None = None  # around the next call, innermost
         self._graph: torch.cuda.CUDAGraph | None = None  # in whose memory the outputs of its replay lie
+        self._imported: tuple[int, Subject] = 0, subject  # the latest one that was imported anew
 
-    def _called(self, arguments: Mapping[str, Any], without_gradients: bool) -> Any:
+    def _called(self, arguments: Mapping[str, Any], manner: Manner) -> Any:
         """What the function returns; one that asks autograd for its answer is called with gradients on."""
+        subject = self._anew(manner.anew) if manner.anew else self.subject
         try:
-            return self.subject.call(arguments)
+            return subject.call(arguments)
         except RuntimeError as error:
-            if not without_gradients or NEEDS_GRADIENTS not in said(error):
+            if not manner.usual or NEEDS_GRADIENTS not in said(error):
                 raise
         with torch.enable_grad():
-            return self.subject.call(arguments)
+            return subject.call(arguments)
+
+    def _anew(self, number: int) -> Subject:
+        """The kernel of its file imported once more, in which nothing is left of earlier calls. ImportError where that
+        was not imported by its path."""
+        if self._imported[0] != number:
+            self._imported = number, replace(self.subject, fn=importing.once_more(self.subject.fn))
+        return self._imported[1]
 
     def _replayed(self, arguments: Mapping[str, Any]) -> Any:
         """What a replay of the call returns, captured after a call that compiles. The outputs hold no answer before."""
@@ -171,7 +181,7 @@ class InProcess:
                     if within is not None:
                         stack.enter_context(within)
                 try:
-                    returned = self._replayed(arguments) if manner.replayed else self._called(arguments, manner.usual)
+                    returned = self._replayed(arguments) if manner.replayed else self._called(arguments, manner)
                 finally:
                     seen.undefined = met()
                 if subject.device == "cuda":

@@ -111,8 +111,8 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             usual = least == 2 or any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
             usual = usual or (not beyond and largest == 2)
             far = least >= FAR * largest > 0
-            among = 0 if usual else bounds
-            yield Trait(f"{name} from {least} on{up_to}", len(beyond), far, among=among, sizes=count)
+            text = f"{name} from {least} on{up_to}"
+            yield Trait(text, len(beyond), far, among=0 if usual else bounds, sizes=count)
         if len(below) < len(known):
             count = len({case.sizes for case, size in every if size[name] <= most})
             from_on = "" if below else f" (right from {smallest} on)"

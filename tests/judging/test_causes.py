@@ -3,6 +3,7 @@ wrong now and then; each question by itself."""
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from touchstone import check
-from touchstone.conformance.discovery import registry
+from touchstone.conformance.discovery import importing, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import causes, diagnosis
 from touchstone.conformance.judging import instruments as probe
@@ -281,6 +282,63 @@ def test_what_is_kept_by_an_address_is_not_taken_for_memory_around_an_operand():
     wrong = judgement(lambda a, b: a @ b * (2 + a.data_ptr() % 4093), case)
     values = wrong.call(inputs.arguments, placed=inputs.placed).values
     assert causes._of_places(wrong, inputs, "c", values["c"], values["c"] != 0, expected["c"], ()) is None
+
+
+KEEPING = """
+import torch
+kept = {}
+def softmax(x):
+    y = torch.softmax(x, -1)
+    return y * kept.setdefault(x.dtype, len(x)) / max(len(x), 1)
+"""
+STARTING = """
+import torch
+def softmax(x):
+    softmax.scratch = getattr(softmax, "scratch", None)
+    if softmax.scratch is None:
+        softmax.scratch = torch.empty(1)
+    return torch.softmax(x, -1) + softmax.scratch
+"""
+
+
+def kept_between(tmp_path, text, rows, earlier, **about):
+    """What is said of a call with so many rows, after some others."""
+    (tmp_path / "mine.py").write_text(text)
+    fn, case = importing.load(tmp_path / "mine.py", "softmax"), case_of(rows=rows, cols=7)
+    j = judgement(fn, case, **about)
+    j.earlier = [(label, case_of(rows=rows, cols=7)) for label, rows in earlier]
+    inputs = j.contract.build(case)
+    for _, other in j.earlier:
+        j.call(j.contract.build(other).arguments, Manner(probe.PATTERNS[0], (4,)))
+    return causes.kept_between(j, inputs, "y", j.contract.expected(inputs)["y"], (4,))
+
+
+def test_what_is_kept_from_one_call_to_the_next(tmp_path):
+    first = "right as the first call of the kernel's file imported anew, and wrong after other calls"
+    kept = "something is kept from one call to the next"
+    earlier = [("on that", 3), ("on another", 5)]
+    assert kept_between(tmp_path, KEEPING, 5, earlier) == f"{first}, as after a call on that (rows=3): {kept}"
+    assert kept_between(tmp_path, KEEPING, 5, [("call 1", 3)]) == f"{first}, as after call 1 (rows=3): {kept}"
+    assert kept_between(tmp_path, KEEPING, 3, earlier) is None  # it is right
+    assert kept_between(tmp_path, KEEPING, 5, earlier, untrusted=True) is None
+    assert kept_between(tmp_path, KEEPING.replace("return y", "return 2 + y"), 5, earlier) is None  # always wrong
+    assert kept_between(tmp_path, STARTING, 5, earlier) == diagnosis.NOT_ZEROED
+
+
+def test_a_function_that_was_not_imported_by_its_path_is_not_imported_once_more():
+    assert "x" not in caused(lambda x: softmax(x) * 2, case_of())
+    with pytest.raises(ImportError, match="softmax was not imported by the path of its file"):
+        importing.once_more(softmax)
+
+
+def test_an_import_anew_leaves_the_module_that_there_is(tmp_path):
+    (tmp_path / "mine.py").write_text(KEEPING)
+    fn = importing.load(tmp_path / "mine.py", "softmax")
+    other, module = importing.once_more(fn), sys.modules[fn.__module__]
+    assert other is not fn and module.softmax is fn and other.__globals__["kept"] is not module.kept
+    (tmp_path / "mine.py").write_text("x = 1")
+    with pytest.raises(ImportError, match="defines no function 'softmax'"):
+        importing.once_more(fn)
 
 
 def test_operands_of_their_own_dtype_and_large_ones_are_not_looked_around(monkeypatch):
