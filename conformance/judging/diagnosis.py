@@ -56,7 +56,8 @@ INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
 # sentences that name no cause, which are said only where nothing better is known
 VAGUE = re.compile(
-    r"each row is |the answer's values in another order|0 where the answer|all |.* x the answer$|the answer \S+$"
+    r"each row is |the answer of another |the answer's values in another order|0 where the answer|all |"
+    r".* x the answer$|the answer \S+$"
 )
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 OTHER_MASK = 16  # wrong elements that tell another mask

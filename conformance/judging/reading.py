@@ -111,7 +111,10 @@ def misread(
     found: list[str] = []
     changes: dict[str, Change] = {}
     of_counts = {text for text, _ in _counts(contract, case, exact)}  # who reads them wrong has few elements right
-    every = itertools.chain(_kept(contract, case, exact, earlier), _changes(contract, case, exact))
+    strides = list(_by_other_strides(contract, case))
+    by_strides = {text for text, _ in strides}
+    of_strides: list[torch.Tensor] = []  # what those give that are found
+    every = itertools.chain(_kept(contract, case, exact, earlier), strides, _changes(contract, case, exact))
     for text, change in () if _is_nothing(got[bad]) else every:
         if time.monotonic() > end or len(found) == FOUND:
             break
@@ -121,6 +124,8 @@ def misread(
             continue
         if where and text in of_counts:
             continue
+        if any(torch.equal(theirs.answer, answer) for answer in of_strides):
+            continue  # the same numbers in other words
         if _of_unused(contract, case, output, change, got, bad):
             continue
         if beside and strictly and not all(_explains(contract, case, n, change, *w) for n, w in beside.items()):
@@ -133,6 +138,8 @@ def misread(
                 continue
             found.append(text)
             changes[text] = change
+            if text in by_strides:
+                of_strides.append(theirs.answer)
     found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
     of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
@@ -313,6 +320,47 @@ def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tu
             if min(value.shape[axis : axis + 2]) > 1:
                 text = f"{letters[axis]} and {letters[axis + 1]} of {name} were the other way round in memory"
                 yield text, _other_operand(name, _restored(axis))
+
+
+def _by_other_strides(contract: Contract, case: Case) -> Iterator[tuple[str, Change]]:
+    """Operands read from their memory by the strides of another one, or as if they were packed: each, and all of
+    them."""
+    placed = {name: one.view for name, one in contract.build(case).placed.items() if one is not None and one.view.ndim}
+    strided = [name for name, view in placed.items() if not view.is_contiguous()]
+    for name in strided:
+        yield f"{name} were packed, whatever its strides", _restrided(contract, {name: None})
+    if len(strided) > 1:
+        yield (
+            f"{' and '.join(strided)} were packed, whatever their strides",
+            _restrided(contract, dict.fromkeys(strided)),
+        )
+    for one, other in itertools.permutations(placed, 2):
+        own, theirs = placed[one], placed[other]
+        if own.ndim != theirs.ndim:
+            continue
+        if any(n > 1 and a != b for n, a, b in zip(own.shape, own.stride(), theirs.stride(), strict=True)):
+            yield f"{one} had the strides of {other}", _restrided(contract, {one: other})
+
+
+def _restrided(contract: Contract, strides_of: Mapping[str, str | None]) -> Change:
+    """Operands by the strides of others, or of packed ones, as far as these stay in what they lie in."""
+
+    def change(exact: Operands, case: Case) -> tuple[Operands, Mapping[str, Any]]:
+        placed = contract.build(case).placed
+        read: Operands = {}
+        for name, of in strides_of.items():
+            own, other = placed[name], placed[name if of is None else of]
+            if own is None or other is None:
+                raise LookupError("not given")
+            view = own.view
+            strides = torch.empty(view.shape, device="meta").stride() if of is None else other.view.stride()
+            last = view.storage_offset() + sum((n - 1) * s for n, s in zip(view.shape, strides, strict=True) if n)
+            if last >= own.buffer.numel() // view.element_size():
+                raise LookupError("beyond its memory")
+            read[name] = view.as_strided(view.shape, strides).double()
+        return {**exact, **read}, case.param
+
+    return change
 
 
 def _by_another_axis(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:

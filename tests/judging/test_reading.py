@@ -98,6 +98,37 @@ def test_operands_in_another_order():
     assert said("matmul", product(lambda b: b.flip(0)), "c", M=5, K=7, N=6) is None
 
 
+def test_operands_by_other_strides():
+    softmax_backward, case = of_case("softmax_backward", rows=5, cols=7)
+
+    def told(contract, case, output, fn):
+        got, right = called(contract, fn)(case)[output], contract.expected(contract.build(case))[output]
+        bad = compare.compare(got, right, torch.float32).bad
+        return reading.misread(contract, case, output, got, bad, 20.0, called(contract, fn))
+
+    def in_layouts(case, **layouts):
+        return replace(case, layouts=tuple((name, layouts.get(name, layout)) for name, layout in case.layouts))
+
+    def backward(read):
+        return lambda y, dy: y * (read(y, dy) - (y * read(y, dy)).sum(-1, keepdim=True))
+
+    strided = in_layouts(case, dy="transposed")
+    as_y = backward(lambda y, dy: dy.as_strided(y.shape, y.stride()))
+    assert told(softmax_backward, strided, "dx", as_y) == "as if dy were packed, whatever its strides"
+    strided = in_layouts(case, y="transposed")
+    as_y = backward(lambda y, dy: dy.as_strided(y.shape, y.stride()))
+    assert told(softmax_backward, strided, "dx", as_y) == "as if dy had the strides of y"
+    assert told(softmax_backward, strided, "dx", backward(lambda y, dy: dy.sin())) is None
+
+    contract, case = of_case("matmul", M=5, K=5, N=5)
+    both = in_layouts(case, a="transposed", b="transposed")
+    packed = told(contract, both, "c", lambda a, b: a.as_strided(a.shape, (5, 1)) @ b.as_strided(b.shape, (5, 1)))
+    assert packed == "as if a and b were packed, whatever their strides"
+    beyond = reading._restrided(contract, {"a": "b"})
+    with pytest.raises(LookupError, match="beyond"):
+        beyond({}, in_layouts(case, b="far0"))
+
+
 def test_an_operand_that_was_kept():
     contract = registry.contract("rms_norm")
     earlier = plain_case(contract, "float32", "normal", seed=5, size=dict(rows=3, cols=7))
@@ -638,6 +669,7 @@ def test_a_parameter_of_which_any_other_option_fits_is_not_named(monkeypatch):
     monkeypatch.setattr(reading, "_apart", lambda *given: True)
     monkeypatch.setattr(reading, "_holds", lambda *given: True)
     monkeypatch.setattr(reading, "_other_heads", lambda *given: None)
+    monkeypatch.setattr(reading, "_by_other_strides", lambda *given: iter(()))
     some = [(f"scale were {option}, not 0.0", lambda exact, case: (exact, case.param)) for option in (None, 0.21)]
     size = dict(B=1, Hq=1, Hkv=1, Sq=3, Sk=5, D=8)
     monkeypatch.setattr(reading, "_changes", lambda *given: iter(some[:1]))
