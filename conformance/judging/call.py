@@ -282,7 +282,12 @@ def _explain(
         longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
         passed=j.subject.passed if thoroughly else (),
         idle=(
-            (lambda name, bad: causes.let_through(j, inputs.case, name, got[name], bad, expected[name]))
+            (
+                lambda name, bad: (
+                    causes.let_through(j, inputs.case, name, got[name], bad, expected[name])
+                    or causes.of_nan(j, inputs.case, name, got[name], bad, expected[name])
+                )
+            )
             if again
             else (lambda name, bad: None)
         ),

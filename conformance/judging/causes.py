@@ -35,6 +35,7 @@ DRAWS = 6  # of values of each, one of which the first call has
 NOT_A_NUMBER = 0.5  # of the wrong elements, whose NaN alone is explained
 BEFORE = 3  # earlier calls of each kind that are tried as the one of which something is kept
 SHOWN = 3  # things that one had otherwise
+LARGE = 1e4  # in the place of an infinity: float16 has it, too
 ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
@@ -576,6 +577,57 @@ def let_through(
         f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
         f"are read, and {'to multiply by 0 leaves NaN' if right >= diagnosis.EXPLAINS else 'count'}"
     )
+
+
+def of_nan(
+    j: Judgement, case: Case, name: str, got: torch.Tensor, bad: torch.Tensor, expected: Expected | None
+) -> str | None:
+    """Where the NaN of an output comes from, as further calls tell: from between the elements of an operand, or of
+    infinities."""
+    if expected is None or not diagnosis.most(torch.isnan(got.cpu()[bad.cpu()])):
+        return None
+    return _of_layouts(j, case, name) or _of_infinities(j, case, name, bad)
+
+
+def _of_layouts(j: Judgement, case: Case, name: str) -> str | None:
+    """The operands that have to be contiguous for an output to be right: one, or all that are not."""
+    strided = [operand for operand, layout in case.layouts if layout not in ("contiguous", "none")]
+    for names in [[one] for one in strided] + ([strided] if len(strided) > 1 else []):
+        plain = tuple((operand, "contiguous" if operand in names else layout) for operand, layout in case.layouts)
+        other = replace(case, layouts=plain, drawn_as=case.drawn_as or case.id)
+        if not j.contract.valid(other):
+            continue
+        value = (on_case(j, other) or {}).get(name)
+        answer = j.contract.expected(j.contract.build(other), j.subject.compute)[name]
+        if isinstance(value, torch.Tensor) and is_right(j, other, name, value, answer):
+            far = any(layouts.far_axis(case.layout[operand]) is not None for operand in names)
+            way = ", or an offset is computed in 32 bits" if far else ""
+            are, them = ("is", "it") if len(names) == 1 else ("are", "them")
+            return (
+                f"right where {' and '.join(names)} {are} contiguous: NaN around or between the elements of {them} is "
+                f"read; strides, offset or end are not used as they are{way}"
+            )
+    return None
+
+
+def _of_infinities(j: Judgement, case: Case, name: str, bad: torch.Tensor) -> str | None:
+    """The operands whose infinities make NaN of an output: large numbers in their place do not."""
+    exact = j.contract.build(case).exact
+    infinite = [operand for operand, value in exact.items() if value is not None and bool(value.isinf().any())]
+    for names in [[one] for one in infinite] + ([infinite] if len(infinite) > 1 else []):
+        inputs = j.contract.build(case, j.executor.device)
+        for operand in names:
+            placed, value = inputs.placed[operand], inputs.exact[operand]
+            assert placed is not None and value is not None
+            for each in (layouts.once(placed.view), value):
+                each[each == math.inf], each[each == -math.inf] = LARGE, -LARGE
+        answer = j.contract.expected(inputs, j.subject.compute)[name]
+        value = (_values(j, inputs, ()) or {}).get(name)
+        if answer is None or not isinstance(value, torch.Tensor) or not is_right(j, case, name, value, answer):
+            continue
+        if bool(answer.answer.cpu().expand(bad.shape)[bad.cpu()].isfinite().all()):
+            return f"right where the infinities of {' and '.join(names)} are {LARGE:g}: 0 * inf, or inf - inf"
+    return None
 
 
 def of_numbers(contract: Contract) -> Contract | None:

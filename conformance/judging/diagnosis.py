@@ -54,9 +54,11 @@ NOT_ZEROED = (
 )
 INFINITE = "infinite there: an overflow, or a division by 0"
 ONE_ANSWER = (NAN, INFINITE)
+LOST = "numbers where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
+ANOTHER = "the answer of another "  # slice, as which an operand by other strides can look
 # sentences that name no cause, which are said only where nothing better is known
 VAGUE = re.compile(
-    r"each row is |the answer of another |the answer's values in another order|0 where the answer|all |"
+    rf"each row is |{ANOTHER}|the answer's values in another order|0 where the answer|all |"
     r".* x the answer$|the answer \S+$"
 )
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
@@ -149,7 +151,9 @@ def diagnose(
                 relation = known.get(name) or related(got[name], right, case, verdict.bad, axes, bits)
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
-                if relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
+                if numbers_for_nan(contract, case, name, got[name], right, verdict.bad, call):
+                    relation = LOST
+                elif relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
                     said = None
                     if mutants:
                         misread = partial(
@@ -157,17 +161,20 @@ def diagnose(
                         )
                         beside = {n: (got[n], v.bad) for n, v in failed.items() if n != name and v.bad is not None}
                         search = cache(partial(altered.Search, contract, case, name, got, verdict.bad, call))
-                        said = (
-                            misread(beside)
-                            or search().alteration(seconds)
-                            or (misread(beside, strictly=False) if beside else None)
-                            or kept()
-                        )
+                        if relation is not None and relation.startswith(ANOTHER):
+                            said = misread(beside, only_strides=True)
+                        else:
+                            said = (
+                                misread(beside)
+                                or search().alteration(seconds)
+                                or (misread(beside, strictly=False) if beside else None)
+                                or kept()
+                            )
                         if said is not None and "rounded" not in said:
                             said = short_alone(name) or said
                         if said is None and relation is None:
                             said = search().number(seconds)
-                    if said is None:
+                    if said is None and not (relation is not None and relation.startswith(ANOTHER)):
                         said = reading.beyond(contract, case, name, verdict.bad, call)
                         if said is not None and bool(torch.isnan(got[name].cpu()[verdict.bad.cpu()]).all()):
                             said += ": NaN there, as where an exponential or a power overflows: inf/inf or inf - inf"
@@ -183,6 +190,26 @@ def diagnose(
         if lines:
             texts[name] = "\n".join(lines)
     return texts
+
+
+def numbers_for_nan(
+    contract: Contract,
+    case: Case,
+    output: str,
+    got: torch.Tensor,
+    right: Expected,
+    bad: torch.Tensor,
+    call: reading.Call,
+) -> bool:
+    """Whether an output has numbers where its answer is NaN, and is right with plain values."""
+    bad = bad.cpu()
+    if not most(torch.isnan(right.answer.cpu().expand(got.shape)[bad])) or not most(torch.isfinite(got.cpu()[bad])):
+        return False
+    for plain in reading.plainly(contract, case):
+        values, expected = call(plain), contract.expected(contract.build(plain))[output]
+        if values is not None and _is_wrong_in(contract, plain, output, values.get(output), expected):
+            return False
+    return True
 
 
 def exact(contract: Contract, case: Case, output: str) -> bool:
@@ -927,7 +954,7 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[floa
         if not regular and int(wrong.sum(1)[places].min()) < OF_A_SLICE:
             continue  # among so many places a few numbers are found by chance
         if share >= EXPLAINS:
-            return share, f"the answer of another {axes[axis]}: {_sources(sources)}"
+            return share, f"{ANOTHER}{axes[axis]}: {_sources(sources)}"
     return None
 
 

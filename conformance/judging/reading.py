@@ -93,19 +93,21 @@ def misread(
     earlier: Sequence[Case] = (),
     beside: Beside | None = None,
     strictly: bool = True,
+    only_strides: bool = False,
 ) -> str | None:
     """As what the kernel takes its operands or parameters, where that explains an output's wrong elements, `bad`; for
     so many seconds at most. `earlier` are cases of other calls, whose operands may have been kept; `beside` are other
     outputs, each with where it is wrong, which such a change has to explain too. Not `strictly`: it may leave another
-    output as it is, and those of other axes are not looked at."""
+    output as it is, and those of other axes are not looked at. `only_strides`: nothing else is tried than operands by
+    other strides."""
     if contract.work(case) > WORK_LIMIT or not tells(got, bad, call):
         return None
     got, bad, end = got.cpu(), bad.cpu(), time.monotonic() + seconds
     right = contract.expected(contract.build(case))[output]
     exact = contract.build(case).exact
-    if name := _copied(exact, got, bad):
+    if name := None if only_strides else _copied(exact, got, bad):
         return f"the elements of {name}, unchanged"
-    if heads := _other_heads(contract, case, output, got, bad, end):
+    if heads := None if only_strides else _other_heads(contract, case, output, got, bad, end):
         return heads
     further = cache(call)
     found: list[str] = []
@@ -114,7 +116,9 @@ def misread(
     strides = list(_by_other_strides(contract, case))
     by_strides = {text for text, _ in strides}
     of_strides: list[torch.Tensor] = []  # what those give that are found
-    every = itertools.chain(_kept(contract, case, exact, earlier), strides, _changes(contract, case, exact))
+    every: Iterator[tuple[str, Change]] = iter(strides)
+    if not only_strides:
+        every = itertools.chain(_kept(contract, case, exact, earlier), strides, _changes(contract, case, exact))
     for text, change in () if _is_nothing(got[bad]) else every:
         if time.monotonic() > end or len(found) == FOUND:
             break
@@ -145,7 +149,7 @@ def misread(
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     if found:
         return f"as if {'; or as if '.join(found[:NAMED])}"
-    return _other_slices(contract, case, output, got, bad, end, call)
+    return None if only_strides else _other_slices(contract, case, output, got, bad, end, call)
 
 
 def _is_nothing(wrong: torch.Tensor) -> bool:

@@ -284,6 +284,51 @@ def test_what_is_kept_by_an_address_is_not_taken_for_memory_around_an_operand():
     assert causes._of_places(wrong, inputs, "c", values["c"], values["c"] != 0, expected["c"], ()) is None
 
 
+def of_nan(fn, case):
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    got = j.call(inputs.arguments, placed=inputs.placed).values["y"]
+    bad = torch.isnan(got)
+    return causes.of_nan(j, case, "y", got, bad, j.contract.expected(inputs)["y"])
+
+
+def test_nan_from_between_the_elements_of_an_operand():
+    case = case_of("rms_norm", rows=5, cols=7)
+
+    def packed(x, weight, *, eps=1e-6):
+        x = torch.as_strided(x, x.shape, (x.shape[1], 1))
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], torch.as_strided(weight, weight.shape, (1,)), eps)
+
+    def of(packed=packed, **layouts):
+        return of_nan(
+            packed, replace(case, layouts=tuple((name, layouts.get(name, kind)) for name, kind in case.layouts))
+        )
+
+    def nan_behind(x, weight, *, eps=1e-6):
+        y = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+        return y if x.is_contiguous() and weight.is_contiguous() else y * NAN
+
+    said = "NaN around or between the elements of {} is read; strides, offset or end are not used as they are"
+    assert of(nan_behind, x="step") == f"right where x is contiguous: {said.format('it')}"
+    both = of(nan_behind, x="step", weight="step")
+    assert both == f"right where x and weight are contiguous: {said.format('them')}"
+    assert of(nan_behind, x="far0").endswith("as they are, or an offset is computed in 32 bits")
+    assert of(lambda x, weight, *, eps: x * NAN, x="step") is None
+    j = judgement(packed, case)
+    number = torch.ones(5, 7)
+    right = j.contract.expected(j.contract.build(case))["y"]
+    assert causes.of_nan(j, case, "y", number, number > 0, right) is None
+
+
+def test_nan_of_infinities():
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "partial_neg_inf", size=dict(rows=5, cols=33))
+    assert bool(contract.build(case).exact["x"].isinf().any())
+    told = of_nan(lambda x: torch.softmax(x, -1) + 0 * x, case)
+    assert told == "right where the infinities of x are 10000: 0 * inf, or inf - inf"
+    assert of_nan(lambda x: torch.softmax(x, -1) * NAN, case) is None
+
+
 KEEPING = """
 import torch
 kept = {}

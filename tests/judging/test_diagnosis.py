@@ -373,6 +373,22 @@ def test_sums_in_16_bits_are_no_structure_where_float32_is_right(monkeypatch):
     assert "no further off than" in told(stagnates) and "end early" not in told(stagnates)
 
 
+def test_numbers_where_the_answer_is_nan():
+    case = case_of(7, 33, values="row_of_neg_inf")
+    contract = registry.contract("softmax")
+    assert bool(contract.expected(contract.build(case))["y"].answer.isnan().any())
+
+    def call_of(fn):
+        return lambda other: {"y": fn(contract.build(other).arguments["x"])}
+
+    def lost(x):
+        return torch.softmax(x, -1).nan_to_num(0.25)
+
+    assert diagnosis.LOST in diagnose(lost, case, call=call_of(lost), mutants=False)
+    assert diagnosis.LOST not in diagnose(lost, case, call=call_of(lambda x: lost(x) * 2), mutants=False)
+    assert diagnosis.LOST not in diagnose(lambda x: lost(x) * 2, case, call=call_of(lost), mutants=False)
+
+
 def test_comparing_stops_when_time_is_up():
     def slow(x):
         time.sleep(0.05)

@@ -99,7 +99,7 @@ def _one_more(x):
     return torch.as_strided(x, (x.shape[0], x.shape[1] + 1), x.stride(), x.storage_offset())
 
 
-@wrong("softmax", r"memory outside the view of x|mutant all_nan|NaN there")
+@wrong("softmax", r"memory outside the view of x|mutant all_nan|NaN there|NaN around or between the elements of it")
 def gap_in_the_sum():
     def fn(x):
         e = torch.exp((x if _one_more(x) is None else _one_more(x)).float() - x.float().amax(-1, keepdim=True))
@@ -108,7 +108,7 @@ def gap_in_the_sum():
     return fn
 
 
-@wrong("layer_norm", r"memory outside the view of x|mutant all_nan|NaN there")
+@wrong("layer_norm", r"memory outside the view of x|mutant all_nan|NaN there|NaN around or between the elements of it")
 def gap_in_the_mean():
     def fn(x, weight, bias, *, eps=1e-5):
         wide = x if _one_more(x) is None or not x.numel() else _one_more(x)
