@@ -37,6 +37,8 @@ MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which one of little is expl
 NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
 OTHER_SIZES = 3  # in which they are
 SHOWN = 3  # heads that are named
+SMALL = 1e-2  # an option of a parameter that keeps a divisor from 0
+USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3)  # numbers that stand in code in the place of a parameter
 
 
 def nothing(case: Case) -> None:
@@ -228,6 +230,10 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
             if not isinstance(option, From) and option != case.param[name]:
                 yield f"{name} were {option}, not {case.param[name]}", _other_parameter(name, option)
         given = case.param[name]
+        numbers = all(isinstance(option, float) for option in options)
+        for usual in USUAL if numbers and any(0 < option < SMALL for option in options) else ():
+            if usual not in (*options, given):
+                yield f"{name} were {usual:g}, not {given:g}", _other_parameter(name, usual)
         for by in (1, -1) if type(given) is int else ():
             if given + by not in options:
                 yield f"{name} were {given + by}, not {given}", _other_parameter(name, given + by)

@@ -82,6 +82,24 @@ def test_a_parameter_that_is_not_looked_at():
     assert said("glu", glu(torch.tanh), rows=5, cols=33) is None
 
 
+def test_a_number_in_the_place_of_a_parameter():
+    contract = registry.contract("rms_norm")
+    plain = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=7))
+
+    def told(eps_there, eps):
+        case = replace(plain, params=(("eps", eps),))
+
+        def fn(x, weight, *, eps=1e-6):
+            return rms(x, weight, eps_there)
+
+        got, right = called(contract, fn)(case)["y"], contract.expected(contract.build(case))["y"]
+        bad = compare.compare(got, right, torch.float32).bad
+        return reading.misread(contract, case, "y", got, bad, 20.0, called(contract, fn))
+
+    assert told(0.02, 0.5) is None
+    assert told(1e-4, 0.5) == "as if eps were 0.0001, not 0.5"
+
+
 def test_operands_in_another_order():
     def of(change):
         return lambda gate, up, *, activation="silu": F.silu(change(gate, up)[0]) * change(gate, up)[1]
