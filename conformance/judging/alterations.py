@@ -90,15 +90,25 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
 
 
 class Number(NamedTuple):
-    """A number that is an argument of operations which stand in one place."""
+    """A number that is an argument of operations which stand in one place; or how often they add `summand`, the term
+    number `at`."""
 
     shown: str
     value: float
     place: str
     sites: tuple[Site, ...]
+    summand: str | None = None
+    at: int = 0
+
+    def may_be(self, other: float) -> bool:
+        """Whether another number in its place says something."""
+        return self.summand is None or (other.is_integer() and other != self.value)
 
     def alteration(self, other: float) -> Alteration:
         """Another number in its place."""
+        if self.summand is not None:
+            text = f"`{self.summand}` of `{self.shown}` were added {other:g} times, not once ({self.place})"
+            return Alteration(text, {site: partial(_weighted, self.at, other) for site in self.sites})
         text = f"`{self.shown}` were with {other:.8g} in the place of {self.value:.8g} ({self.place})"
         return Alteration(text, {site: partial(_with_number, other / self.value) for site in self.sites})
 
@@ -115,6 +125,24 @@ def of_numbers(plain: Run) -> Iterator[Number]:
             continue
         if (number := float(numbers.pop())) and math.isfinite(number):
             yield Number(shown, number, place_of(site), tuple(o.site for o in operations))
+
+
+def of_weights(plain: Run) -> Iterator[Number]:
+    """How often each term of the sums of two tensors is added that a reference went through."""
+    places: dict[tuple[Place, str], list[Operation]] = {}
+    for operation in plain.seen.values():
+        if operation.site[1] == "add" and all(isinstance(arg, torch.Tensor) for arg in operation.args[:2]):
+            places.setdefault((operation.site[0][0], operation.site[1]), []).append(operation)
+    for operations in places.values():
+        site, shown = operations[0].site, expression_of(operations[0].site)
+        node = None if shown is None else ast.parse(shown, mode="eval").body
+        if shown is not None and isinstance(node, ast.BinOp):
+            for at, term in enumerate((node.left, node.right)):
+                yield Number(shown, 1.0, place_of(site), tuple(o.site for o in operations), ast.unparse(term), at)
+
+
+def _weighted(at: int, times: float, operation: Operation) -> torch.Tensor:
+    return operation.out + (times - 1) * operation.args[at]
 
 
 def _late_factors(plain: Run) -> Iterator[Alteration]:

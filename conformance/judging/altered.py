@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.judging import reading
-from touchstone.conformance.judging.alterations import Number, of_numbers, of_operations, of_words
+from touchstone.conformance.judging.alterations import Number, of_numbers, of_operations, of_weights, of_words
 from touchstone.conformance.judging.operations import Alteration, Run, outputs_of
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
@@ -97,12 +97,14 @@ class Search:
         if not self.possible or self.work > WORK_LIMIT or self.untold():
             return None
         found: dict[str, torch.Tensor] = {}
-        for number in of_numbers(self.plain):
+        for number in itertools.chain(of_numbers(self.plain), of_weights(self.plain)):
             if time.monotonic() > start + seconds:
                 break
             fitted = self.fitted(number)
             for digits in DIGITS if fitted is not None else ():
-                alteration = number.alteration(float(f"{fitted:.{digits}g}"))
+                if not number.may_be(other := float(f"{fitted:.{digits}g}")):
+                    continue
+                alteration = number.alteration(other)
                 theirs = self.outputs(alteration)
                 if theirs is not None and self.given.explained(theirs):
                     if self.stands(alteration):

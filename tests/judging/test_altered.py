@@ -960,6 +960,23 @@ def test_another_number_is_fitted(fn, text):
     assert found is None if text is None else text in found and "; or" not in found
 
 
+def test_a_term_that_is_added_several_times():
+    def mlp(times):
+        def fn(x, w1, b1, w2, b2, *, activation):
+            return torch.relu(x @ w1 + b1) @ w2 + times * b2
+
+        return fn
+
+    def told(times):
+        options = dict(params={"activation": "relu"}, of="number", M=5, D=7, H=9, N=6)
+        return said("mlp", mlp(times), **options)
+
+    assert told(16).startswith("as if `b2` of `h @ w2 + b2` were added 16 times, not once (reference/mlp.py:")
+    assert told(-1).startswith("as if `b2` of `h @ w2 + b2` were added -1 times, not once")
+    assert told(2.5) is None  # no number of times
+    assert told(1.004) is None
+
+
 def test_another_number_has_to_hold_with_other_values():
     """And to be found in time."""
     calls = []

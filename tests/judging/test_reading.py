@@ -1389,6 +1389,7 @@ def test_parameters_that_are_taken_for_others():
     size = dict(N=2, C=12, trailing=(5,))
     sizes = [f"eps 1/sqrt({letter})" for letter in "NC"]
     eps = [f"eps {other}, not 1e-05" for other in (0.001, 0.1, 0.0)]
+    eps += [f"eps {other}, not 1e-05" for other in ("1e-06", "1e-08", "1e-12", "1e-07", "0.0001")]
     groups = [f"groups {other}, not 3" for other in (1, 2, 6, 32, 4)]
     assert tried("group_norm", {"groups": 3}, **size) == [*groups, *eps, *sizes]
     assert tried("group_norm", {"groups": 6}, **size)[:6] == [f"groups {other}, not 6" for other in (3, 1, 2, 32, 7, 5)]
