@@ -229,8 +229,8 @@ def matching_mutants(
     """By wrong output, the mutants whose answer on this case is `got`: the op's own, the closest first.
 
     Those that give `got` in every output, where there are any that give this output; else those that give it in this
-    one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of an output of
-    the same rows has to be there, and of any output where this one is nothing but NaN, which many give.
+    one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of a right
+    output of the same rows has to be right, and of any output has to be there where this one is nothing but NaN.
     Of a case of much work those come first that give what the kernel gives, by `call`, on one of little.
     """
     if contract.work(case) > WORK_LIMIT:
@@ -265,7 +265,9 @@ def matching_mutants(
         ]
         for name in wrong:
             of_nan = _is_nan(got[name], verdicts[name])
-            if any(of_nan or reading.alike(contract, case, name, other) for other in otherwise):
+            if any(
+                of_nan or (verdicts[other].ok and reading.alike(contract, case, name, other)) for other in otherwise
+            ):
                 continue
             if (distance := distances.get(name)) is not None:
                 found[name].append((partly, mutant.generic, distance, position, mutant))
@@ -349,7 +351,8 @@ def told_by_families(
             continue
         expected = contract.expected(contract.build(other))
         right = [name for name in found if not _is_wrong_in(contract, other, name, values.get(name), expected[name])]
-        for mutant in {id(m): m for name in right for m in found[name]}.values():
+        exactly = [m for name in right for m in found[name] if m.kind != "precision"]  # others round otherwise
+        for mutant in {id(m): m for m in exactly}.values():
             theirs = _given_by(mutant, contract, other) or {}
             for name in right:
                 if mutant in found[name] and _is_wrong_in(contract, other, name, theirs.get(name), expected[name]):

@@ -109,14 +109,18 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             count = len({case.sizes for case, size in every if size[name] >= least})
             up_to = "" if beyond else f" (right up to {largest})"
             usual = least == 2 or any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
-            usual = usual or (not beyond and largest == 2)
+            usual = usual or (not beyond and (largest == 2 or largest <= 0 < least))
             far = least >= FAR * largest > 0
             text = f"{name} from {least} on{up_to}"
             yield Trait(text, len(beyond), far, among=0 if usual else bounds, sizes=count)
         if len(below) < len(known):
             count = len({case.sizes for case, size in every if size[name] <= most})
             from_on = "" if below else f" (right from {smallest} on)"
-            usual = most == 1 or any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
+            usual = (
+                most == 1
+                or (not below and most < 0 <= smallest)
+                or any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
+            )
             yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds, sizes=count)
         odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
         alone = [d for d in odd if not any(size[name] % d for size in known)]

@@ -316,12 +316,12 @@ def of_two_outputs(y_by, lse_by, case):
     return {name: sorted(m.name for m in mutants) for name, mutants in found.items()}
 
 
-def test_what_a_mutant_makes_of_another_output_of_the_same_rows_has_to_be_there():
+def test_what_a_mutant_makes_of_a_right_output_of_the_same_rows_has_to_be_right():
     case = case_of(op="online_softmax")
     assert of_two_outputs(1.5, 1.0, case) == {"y": ["both"], "lse": ["both"]}
     assert of_two_outputs(1.5, 0.0, case) == {"y": ["y_alone"]}
-    assert of_two_outputs(1.5, 3.0, case) == {"y": ["y_alone"], "lse": []}  # which it leaves as it is
-    assert of_two_outputs(1.4, 1.0, case) == {"y": [], "lse": []}
+    assert "y_alone" in of_two_outputs(1.5, 3.0, case)["y"]  # which is wrong in a way of its own
+    assert of_two_outputs(1.0, 1.0, case) == {"lse": []}
 
 
 def test_mutants_are_told_apart_in_other_families_of_values():
