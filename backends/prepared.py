@@ -60,7 +60,7 @@ class Prepared:
         """
         driver = _driver()
         if dependent:
-            config = _Config(*grid, *block, shared, stream, ctypes.pointer(_DEPENDENT), 1)
+            config = Config(grid, block, shared, stream, ctypes.pointer(_DEPENDENT), 1)
             status = driver.extended(ctypes.byref(config), self._function, self._addresses, None)
         elif cooperative:
             status = driver.cooperative(self._function, *grid, *block, shared, stream, self._addresses)
@@ -81,25 +81,26 @@ def _padded(letter: str, size: int) -> str:
     return f"{letter}{size - struct.calcsize('<' + letter)}x"
 
 
-class _Attribute(ctypes.Structure):
+class Attribute(ctypes.Structure):
     """CUlaunchAttribute of cuda.h."""
 
-    _fields_ = (("id", ctypes.c_int), ("value", ctypes.c_uint64 * 8))
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
 
-class _Config(ctypes.Structure):
+class Config(ctypes.Structure):
     """CUlaunchConfig of cuda.h."""
 
     _fields_ = (
-        *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
         ("shared", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attributes", ctypes.POINTER(Attribute)),
         ("count", ctypes.c_uint),
     )
 
 
-_DEPENDENT = _Attribute(6, (ctypes.c_uint64 * 8)(1))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_DEPENDENT = Attribute(6, 0, (ctypes.c_uint * 16)(1))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class _Driver:

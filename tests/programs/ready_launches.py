@@ -72,8 +72,7 @@ class Driver:
         given = config._obj
         assert (given.attributes[0].id, given.attributes[0].value[0], given.count) == (6, 1, 1)
         assert (given.shared, given.stream) == (compiled_kernels[handle].metadata.shared, 3)
-        grid, block = (given.grid_x, given.grid_y, given.grid_z), (given.block_x, given.block_y, given.block_z)
-        return self.launch(handle, *grid, *block, given.shared, given.stream, addresses, "dependent")
+        return self.launch(handle, *given.grid, *given.block, given.shared, given.stream, addresses, "dependent")
 
 
 def encoder(place, dtype, rank, address, sizes, pitches, box, steps, interleave, swizzle, promotion, fill):

@@ -6,24 +6,10 @@ from functools import lru_cache
 import torch
 
 from touchstone.backends.devices import shared_per_block
+from touchstone.backends.prepared import Attribute, Config
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _IN_EMULATOR = 2
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16)]
-
-
-class _Config(ctypes.Structure):
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    ]
 
 
 @lru_cache(maxsize=64)
@@ -41,11 +27,11 @@ def at_once(device: torch.device, blocks: int) -> int:
     with cupy.cuda.Device(device.index or 0):
         kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing", backend="nvrtc")
         kernel.max_dynamic_shared_size_bytes = shared
-        attribute = _Attribute(_CLUSTER_DIMENSION, 0, (blocks, 1, 1))
-        config = _Config((blocks, 1, 1), (32, 1, 1), shared, None, ctypes.pointer(attribute), 1)
+        attribute = Attribute(_CLUSTER_DIMENSION, 0, (blocks, 1, 1))
+        config = Config((blocks, 1, 1), (32, 1, 1), shared, None, ctypes.pointer(attribute), 1)
         found = ctypes.c_int()
         ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
-        ask.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.POINTER(_Config)]
+        ask.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.POINTER(Config)]
         status = ask(found, kernel.kernel.ptr, config)
     if status or not found.value:
         raise RuntimeError(f"cuOccupancyMaxActiveClusters: error {status}, {found.value} clusters of {blocks} blocks")
