@@ -25,6 +25,7 @@ _KINDS = {
     8: errors.KernelError,
     9: errors.StaleShared,
 }
+FAR = 4096  # bytes from an argument, and more than it has: its index is not what is wrong
 # Of front ends whose code is no library: from what stands for its path to what gives "file:line" of a pc.
 front_ends: dict[str, Callable[[int], str]] = {}
 _FOREIGN = (compiler.OWN_HEADERS, compiler.CUDA_HEADERS)
@@ -156,6 +157,9 @@ def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     size = f"{name} ({extent} bytes" + (
         f", shape {regions[report.region_index].shape})" if report.region_kind == 1 else ")"
     )
+    apart, wrapped = max(-offset, offset - extent), _wrapped(report.address, regions)
+    if report.region_kind == 1 and apart > max(extent, FAR) and not wrapped:
+        return f"at {report.address:#x}, which lies in no argument: {apart} bytes from {size}, the nearest"
     if offset < 0:
         where = f"{-offset} bytes before the start of {size}"
     elif offset < extent:
@@ -165,7 +169,7 @@ def _region(loaded: Loaded, report: Report, regions: list[Argument]) -> str:
     else:
         where = f"{offset - extent} bytes past the end of {size}"
     at = "" if offset % item else f", at element offset {offset // item}"
-    return f"{where}{at}{_wrapped(report.address, regions)}"
+    return f"{where}{at}{wrapped}"
 
 
 def _wrapped(address: int, regions: list[Argument]) -> str:

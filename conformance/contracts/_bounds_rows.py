@@ -249,8 +249,9 @@ def special_one_column(family: Family) -> dict[str, Also]:
 
 
 def first_element_far_off(family: Family) -> dict[str, Also]:
-    """A single case of long rows that `family` draws by `first_far_off`."""
-    return {"first_far_off": Also({"rows": 2, "cols": 4099}, family)}
+    """Two cases of long rows that `family` draws by `first_far_off`."""
+    longer = Also({"rows": 3, "cols": 8197}, family)
+    return {"first_far_off": Also({"rows": 2, "cols": 4099}, family), "first_far_off_longer": longer}
 
 
 def informative(case: Case, special: Sequence[str] = (), at: Sequence[tuple] = SPECIAL_AT) -> bool:

@@ -75,6 +75,9 @@ def of_call(
     same = [n for n in left if not any(_differs(kept[n], other[n], left[n], most=False) for other in seen)]
     worn = _worn(j, blocks, number) if same else None
     in_zeros = cache(lambda: _values(j, inputs, blocks, ZEROS) or {})
+    after = cache(
+        lambda: (_values(j, inputs, blocks) or {}) if j.subject.held_first else {}
+    )  # the call that _worn made
     for name in left.keys() - right:
         if name not in same:
             if all(_grows(kept[name], [other[name] for other in seen], expected[name], left[name])):
@@ -93,6 +96,9 @@ def of_call(
                 found[name] = DRIFTS if drifts else f"other values in each call with the same inputs: {_unsteady(j)}"
         elif worn:
             found[name] = worn
+        elif is_right(j, inputs.case, name, after().get(name, math.nan), expected[name]):
+            between = j.subject.held_first[0][1].id
+            found[name] = f"right again after a call on {between}: something is kept from one call to the next"
         elif diagnosis.most(~torch.isfinite(kept[name].cpu()[left[name].cpu()])) and _counts_on_zeros(
             j, inputs.case, name, in_zeros(), expected[name], left[name]
         ):

@@ -53,7 +53,9 @@ NOT_ZEROED = (
     "is written there"
 )
 INFINITE = "infinite there: an overflow, or a division by 0"
-ONE_ANSWER = (NAN, INFINITE)
+OTHER_SIGN = "an infinity of the other sign"
+LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all that is summed vanishes"
+ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
 LOST = "numbers where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
 ANOTHER = "the answer of another "  # slice, as which an operand by other strides can look
 # sentences that name no cause, which are said only where nothing better is known
@@ -144,7 +146,8 @@ def diagnose(
         right = expected[name]
         if verdict.bad is not None and right is not None:
             axes = axis_names(contract.output_axes(name, case), got[name].ndim)
-            parts = [f"wrong: {region(verdict.bad, axes)}{where_alike(right, got[name], verdict.bad)}"]
+            place = without_refuted(region(verdict.bad, axes), case, passed)
+            parts = [f"wrong: {place}{where_alike(right, got[name], verdict.bad)}"]
             bits = exact(contract, case, name)
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
@@ -425,7 +428,8 @@ def not_refuted(
     passed: Sequence[Case],
 ) -> list[Planted]:
     """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
-    those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give."""
+    those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give, or
+    all but the last word of packed bits is."""
     if verdict.bad is not None and _is_nan(got, verdict):
         mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
@@ -435,7 +439,8 @@ def not_refuted(
     if kept or verdict.bad is None:
         return kept
     wrong = got.cpu()[verdict.bad.cpu()]
-    if wrong.unique().numel() == 1 and not bool(torch.isnan(wrong).any()):
+    few = 1 if wrong.is_floating_point() else 2
+    if wrong.unique().numel() <= few and not bool(torch.isnan(wrong).any()):
         return []
     return [mutant for mutant in mutants if not mutant.generic]
 
@@ -630,6 +635,19 @@ def _overhang(first: int, size: int) -> str:
     return f" (the overhang of tiles of {tiles[0]})" if tiles and first else ""
 
 
+_OVERHANG = re.compile(r"(\w+) [^()]*?( \(the overhang of tiles of (\d+)\))")
+
+
+def without_refuted(text: str, case: Case, passed: Sequence[Case]) -> str:
+    """What `region` says, without the overhang of tiles that cases with the same parameters have too, and are right."""
+    for found in _OVERHANG.finditer(text):
+        name, tile = found[1], int(found[3])
+        sizes = [other.size.get(name, 0) for other in passed if other.params == case.params]
+        if any(isinstance(n, int) and n > tile and n % tile for n in sizes):
+            return text.replace(found[2], "")
+    return text
+
+
 def _flat_overhang(bad: torch.Tensor) -> str:
     """What is left out where all axes are one: the elements beyond the last whole tile, where no axis has that tile."""
     first = bad.numel() - int(bad.sum())
@@ -689,7 +707,9 @@ def related(
     if most(torch.isnan(wrong)):
         return NAN
     if most(torch.isinf(wrong)):
-        return INFINITE
+        if most(wrong == -answer[bad]):
+            return OTHER_SIGN
+        return LOG_OF_0 if most((wrong == -math.inf) & answer[bad].isfinite()) and bool((wrong < 0).all()) else INFINITE
     here, there = wrong == 0, answer[bad] == 0
     both = min(here.double().mean().item(), there.double().mean().item())
     if len(here) >= OTHER_MASK and most(here != there) and both >= BOTH_WAYS:

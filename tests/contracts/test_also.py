@@ -1043,6 +1043,7 @@ WRONG = [
     *(("reduce_rows", f"power_of_two_{n}_rows", changed(x=without_the_last(32, 0))) for n in POWERS),
     *((op, f"large_squares_{dtype}", changed(x=up_to_256)) for op in NORMS.split() for dtype in DTYPES),
     *((op, "first_far_off", about_the_first) for op in ("layer_norm", "add_layer_norm", "group_norm")),
+    *((op, "first_far_off_longer", about_the_first) for op in ("layer_norm", "add_layer_norm", "group_norm")),
     ("mlp", "one_N", changed(b2=torch.zeros_like)),
     *(("mlp", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDH"),
     *(("mlp_backward", f"one_{axis}", changed(b1=torch.zeros_like)) for axis in "MDHN"),
