@@ -97,8 +97,8 @@ def of_call(
         elif worn:
             found[name] = worn
         elif is_right(j, inputs.case, name, after().get(name, math.nan), expected[name]):
-            between = j.subject.held_first[0][1].id
-            found[name] = f"right again after a call on {between}: something is kept from one call to the next"
+            between = _other_in(j.subject.held_first[0][1], inputs.case)
+            found[name] = f"right again after another call ({between}): something is kept from one call to the next"
         elif diagnosis.most(~torch.isfinite(kept[name].cpu()[left[name].cpu()])) and _counts_on_zeros(
             j, inputs.case, name, in_zeros(), expected[name], left[name]
         ):

@@ -639,10 +639,10 @@ _OVERHANG = re.compile(r"(\w+) [^()]*?( \(the overhang of tiles of (\d+)\))")
 
 
 def without_refuted(text: str, case: Case, passed: Sequence[Case]) -> str:
-    """What `region` says, without the overhang of tiles that cases with the same parameters have too, and are right."""
+    """What `region` says, without the overhang of tiles that cases of the same dtype have too, and are right."""
     for found in _OVERHANG.finditer(text):
         name, tile = found[1], int(found[3])
-        sizes = [other.size.get(name, 0) for other in passed if other.params == case.params]
+        sizes = [other.size.get(name, 0) for other in passed if other.dtype == case.dtype]
         if any(isinstance(n, int) and n > tile and n % tile for n in sizes):
             return text.replace(found[2], "")
     return text

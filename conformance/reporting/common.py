@@ -19,6 +19,7 @@ SHARE = 0.5  # of the cases that pass, which may have it too
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
 TILES = (16, 32, 64, 128, 256, 512, 1024)
+HALF = "a dtype of 16 bits"
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 
 
@@ -48,16 +49,52 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
 
 
 def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
-    """What all of the cases `wrong` have and none of those `right`, else what few of them have; None: nothing, or it
-    could well be chance."""
+    """What all of the cases `wrong` have and none of those `right`, else none of those that have one other thing in
+    common with them, else what few of them have; None: nothing, or it could well be chance."""
     if all(case.filled for case in wrong):
         right = [case for case in right if case.filled]  # where nothing can be wrong
     if not wrong or len(right) < PASSING:
         return None
+    every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
+    found = _telling(wrong, right)
+    if alone := _alone(found):
+        return f"{every}, and none of {len(right)} that pass: {alone}"
+    shared = _shared(wrong, right)
+    for word, within in shared:
+        if alone := _alone(_telling(wrong, within, among=len(shared))):
+            return f"{every} have {word}, and none of {len(within)} with it that pass: {alone}"
+    if found and found[0].passing <= SHARE * len(right):
+        few = f"{found[0].passing} of {len(right)} that pass"
+        return f"{every}, but only {few}: {found[0].text}"
+    return None
 
+
+def _alone(found: Sequence[Trait]) -> str:
+    """The traits of no passing case, in words; empty: none."""
+    return ", ".join([trait.text for trait in found if not trait.passing][:NAMED])
+
+
+def _shared(wrong: Sequence[Case], right: Sequence[Case]) -> list[tuple[str, list[Case]]]:
+    """What all of several failing cases have, in words, and the passing cases that have it too, some but not all."""
+    if len(wrong) < FAILING:
+        return []
+    words = _common(wrong)
+    within = [(text, [case for case in right if text in _words(case)]) for text in words]
+    return [(text, cases) for text, cases in within if PASSING <= len(cases) < len(right)]
+
+
+def _common(cases: Sequence[Case]) -> list[str]:
+    """What all cases have, in words."""
+    words = [text for text in _words(cases[0]) if all(text in _words(case) for case in cases[1:])]
+    return [text for text in words if text != HALF or f"dtype {cases[0].dtype}" not in words]
+
+
+def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int = 1) -> list[Trait]:
+    """What all of the cases `wrong` have and few of those `right`, by how many these are. That of one of `among` such
+    comparisons it could well be chance, it is not."""
     sizes, known = ({case.sizes for case in some} for some in (wrong, right))
-    choices = math.comb(len(wrong) + len(right), len(wrong))
-    of_sizes = math.comb(len(sizes | known), len(sizes))  # cases of one size are one
+    choices = math.comb(len(wrong) + len(right), len(wrong)) / among
+    of_sizes = math.comb(len(sizes | known), len(sizes)) / among  # cases of one size are one
 
     def tells(trait: Trait) -> bool:
         if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
@@ -75,25 +112,13 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
             chance = 1 / choices
         return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
 
-    found = [trait for trait in _traits(wrong, right) if tells(trait)]
-    found.sort(key=lambda trait: trait.passing)
-    alone = [trait.text for trait in found if not trait.passing]
-    if alone:
-        every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
-        return f"{every}, and none of {len(right)} that pass: {', '.join(alone[:NAMED])}"
-    if found and found[0].passing <= SHARE * len(right):
-        few = f"{found[0].passing} of {len(right)} that pass"
-        return f"all {len(wrong)} cases that fail so, but only {few}: {found[0].text}"
-    return None
+    return sorted((trait for trait in _traits(wrong, right) if tells(trait)), key=lambda trait: trait.passing)
 
 
 def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
-    first = _words(wrong[0])
-    others = [set(_words(case)) for case in wrong[1:]]
     also = [set(_words(case)) for case in right]
-    for text in first:
-        if all(text in words for words in others):
-            yield Trait(text, sum(text in words for words in also))
+    for text in _common(wrong):
+        yield Trait(text, sum(text in words for words in also))
     yield from _relations(wrong, right)
     sizes, known = [_numbers(case) for case in wrong], [_numbers(case) for case in right]
     bounds = 2 * len(sizes[0])
@@ -181,12 +206,12 @@ def _relations(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
 
 def _looked_at(case: Case) -> int:
     """How many traits are looked at: two bounds of each size, and what a case has apart from sizes."""
-    return 2 * len(_numbers(case)) + len(_words(case))
+    return 2 * len(_numbers(case)) + len([text for text in _words(case) if text != HALF])
 
 
 def _words(case: Case) -> list[str]:
     """What a case has apart from sizes, in words."""
-    found = [f"dtype {case.dtype}", f"values {case.values}"]
+    found = [f"dtype {case.dtype}", *([HALF] if case.torch_dtype.itemsize == 2 else []), f"values {case.values}"]
     for name, layout in case.layouts:
         found.append(f"{name} not given" if layout == "none" else f"{name} given")
         if layout not in ("none", "contiguous"):

@@ -59,6 +59,24 @@ def test_layouts_parameters_and_values():
     assert common.in_common(large, plain).endswith("that pass: values tiny")
 
 
+def test_what_is_told_among_the_cases_that_share_a_dtype():
+    """16-bit sums of long rows: float32 cases of long rows pass, and 16-bit ones of short rows."""
+    sizes = [(rows, cols) for rows in (1, 3, 17) for cols in (5, 24, 33, 48, 64, 100, 200, 1000)]
+    cases = [case(*size, dtype) for size in sizes for dtype in ("float32", "float16")]
+    assert told(lambda c: c.dtype == "float16" and c.size["cols"] >= 64, cases) == (
+        "all 12 cases that fail so have dtype float16, and none of 12 with it that pass: "
+        "cols from 64 on (right up to 48)"
+    )
+    both = [*cases, *(case(*size, "bfloat16") for size in sizes)]
+    assert told(lambda c: c.dtype != "float32" and c.size["cols"] >= 64, both).startswith(
+        "all 24 cases that fail so have a dtype of 16 bits, and none of 24 with it that pass: cols from 64 on"
+    )
+    few = [c for c in cases if c.size["cols"] >= 200]  # where nothing of the dtype passes there is nothing to compare
+    assert "with it" not in told(lambda c: c.dtype == "float16", few)
+    scattered = told(lambda c: c.dtype == "float16" and c.size["cols"] in (24, 200), cases)
+    assert scattered is None or "with it" not in scattered
+
+
 def test_what_two_of_many_cases_have_in_common_is_easily_chance():
     """Where as many things are looked at as a case of attention has."""
     contract = registry.contract("attention_paged")
