@@ -635,7 +635,9 @@ def _overhang(first: int, size: int) -> str:
     return f" (the overhang of tiles of {tiles[0]})" if tiles and first else ""
 
 
-_OVERHANG = re.compile(r"(\w+) [^()]*?( \(the overhang of tiles of (\d+)\))")
+_OVERHANG = re.compile(
+    r"(\w+) (?:from \d+ on, the last \d+ of \d+|\d+ of \d+, the last)( \(the overhang of tiles of (\d+)\))"
+)
 
 
 def without_refuted(text: str, case: Case, passed: Sequence[Case]) -> str:

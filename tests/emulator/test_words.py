@@ -79,6 +79,11 @@ REPORTS = [
         "T reads 4 bytes 8 bytes past the end of y (96 bytes, shape (4, 6)), at element offset 26",
     ),
     (
+        dict(kind=1, address=0xBAD0, offset=96 + 4100, **Y),
+        errors.OutOfBounds,
+        "T reads 4 bytes at 0xbad0, which lies in no argument: 4100 bytes from y (96 bytes, shape (4, 6)), the nearest",
+    ),
+    (
         dict(kind=1, region_kind=0, address=0xBAD0),
         errors.OutOfBounds,
         "T reads 4 bytes at 0xbad0, which lies in no argument",

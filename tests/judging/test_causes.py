@@ -215,6 +215,27 @@ def test_inputs_whose_values_were_right_and_are_not_any_more():
     assert causes._worn(gone, (), 9) is None
 
 
+def test_what_is_right_again_after_another_call_is_blamed_on_no_address_and_no_memory():
+    kept = []
+
+    def fn(x):
+        if x.shape[0] == 2:
+            kept.append(x)
+        return softmax(x) if kept else softmax(x) * math.inf
+
+    case = case_of()
+    j = judgement(fn, case)
+    j.subject.held_first.append((4, case_of(rows=2, cols=7)))
+    inputs, blocks = j.contract.build(case), output_bytes(j.contract, case)
+    values = j.call(inputs.arguments, Manner(probe.PATTERNS[0], blocks), inputs.placed).values
+    expected = j.contract.expected(inputs)
+    verdicts = {"y": compare.compare(values["y"], expected["y"], case.torch_dtype)}
+    found = causes.of_call(j, inputs, values, expected, verdicts, blocks, again=True)
+    assert found == {
+        "y": "right again after another call (rows=2, cols=7): something is kept from one call to the next"
+    }
+
+
 def test_what_is_remembered_of_a_call():
     j = judgement(softmax, case_of())
     causes.remember(j, 3)

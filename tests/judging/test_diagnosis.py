@@ -130,6 +130,8 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
         (torch.zeros_like, "all 0 there"),
         (lambda y: y * math.nan, diagnosis.NAN),
         (lambda y: y * math.inf, "infinite there: an overflow, or a division by 0"),
+        (lambda y: y * -math.inf, diagnosis.LOG_OF_0),
+        (lambda y: y * torch.tensor([math.inf, -math.inf] * 4), "infinite there: an overflow, or a division by 0"),
         (lambda y: y.sin(), None),
         (lambda y: y * (1 + 3e-7), None),
         (lambda y: y * (1 + 7e-7), None),
@@ -137,6 +139,22 @@ def relation(change, shape=(6, 8), case=None, axes=("rows", "cols")):
 )
 def test_relations(change, text):
     assert relation(change) == text
+
+
+def test_an_infinity_of_the_other_sign():
+    expected, got = Expected(torch.tensor([1.0, -math.inf]).double()), torch.tensor([1.0, math.inf])
+    bad = torch.tensor([False, True])
+    assert diagnosis.related(got, expected, case_of(1, 2), bad, ("cols",), False) == diagnosis.OTHER_SIGN
+
+
+def test_an_overhang_that_cases_that_pass_have_too_is_not_named():
+    case = case_of(5, 37)
+    text = "rows 4 of 5, the last, cols from 32 on, the last 5 of 37 (the overhang of tiles of 32)"
+    for rows, cols, dtype, named in ((5, 64, "float32", True), (5, 31, "float32", True), (5, 65, "float32", False)):
+        passed = plain_case(registry.contract("softmax"), dtype, "normal", size=dict(rows=rows, cols=cols))
+        found = diagnosis.without_refuted(text, case, [passed])
+        assert found == (text if named else text.removesuffix(" (the overhang of tiles of 32)"))
+        assert diagnosis.without_refuted(text, case, [replace(passed, dtype="float16")]) == text
 
 
 def test_nan_that_a_conversion_makes_is_no_memory_that_nothing_wrote():
