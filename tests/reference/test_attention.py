@@ -10,6 +10,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from touchstone.reference.attention import attention, explicit, flash1, flash2, split_keys, torch_attention
 from touchstone.reference.attention_backward import attention_backward, torch_attention_backward
+from touchstone.reference.masked_attention import masked_attention, torch_masked_attention
 from touchstone.reference.softmax import softmax
 
 FORMS = [attention, explicit, flash1, flash2, split_keys]
@@ -218,3 +219,17 @@ def test_backward_where_no_key_is_seen_is_zero():
     assert dq.shape == q.shape
     assert (dq == 0).all()
     assert dk.shape == dv.shape == k.shape
+
+
+@pytest.mark.parametrize("low", [-5e4, -1e30])
+def test_scores_far_below_any_sentinel_are_weighed_as_any_others(low):
+    """Equal scores: each key has as much, however low they are."""
+    v = np.random.default_rng(0).standard_normal((1, 2, 5, 4))
+    q, k = np.zeros((1, 2, 3, 4)), np.zeros((1, 2, 5, 4))
+    bias = np.full((1, 2, 3, 5), low)
+    wanted = np.broadcast_to(v.mean(2, keepdims=True), (1, 2, 3, 4))
+    o, lse = masked_attention(q, k, v, bias, None, None, None)
+    np.testing.assert_allclose(o, wanted, rtol=1e-12)
+    found, theirs = torch_masked_attention(*(torch.from_numpy(x) for x in (q, k, v, bias)), None, None, None)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
+    np.testing.assert_allclose(theirs.numpy(), lse, rtol=1e-12)
