@@ -3,6 +3,7 @@
 properties=[doubles("a", "x"), adjoint("a·x", "x", back), equals_op("attention", special, expected)]
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,25 @@ def additive_on_integers(name: str) -> Property:
         return None if torch.equal(part + rest, whole) else f"with {name} and 1 − {name} it adds up to another integer"
 
     return Property("additive on integers", check)
+
+
+def of_one_memory(first: str, second: str) -> Property:
+    """A matrix and its transpose that are views of one memory give what they give in two: the first number of both is
+    the same, of which a kernel may take both for one operand."""
+
+    def check(call, arguments, outputs, case):
+        x = arguments[first].contiguous()
+        if arguments[second].shape == x.shape:  # both have to have one shape
+            side = math.isqrt(x.numel())
+            x = x.view(-1)[: side * side].view(side, side)
+        there = call(**{**arguments, first: x, second: x.mT})[0].double()
+        here = call(**{**arguments, first: x, second: x.mT.clone()})[0].double()  # which keeps the strides
+        off, most = (there - here).abs(), here[here.isfinite()].abs()
+        if most.numel() and bool((off > most.max() / 64).any()):
+            return f"{second} as the transpose of {first} in the same memory gives another answer than in its own"
+        return None
+
+    return Property("two views of one memory", check)
 
 
 def adjoint(

@@ -3,6 +3,7 @@
 import torch
 
 from touchstone.conformance.contracts import _baselines as common
+from touchstone.conformance.contracts._laws import of_one_memory
 from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes, overflowing, pointwise, special_of_each
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Draw, Invalid, Property, beyond_largest
@@ -47,7 +48,11 @@ contract = pointwise(
         Invalid("b has another rank", lambda a: {**a, "b": a["b"][None]}, ValueError, r"\bb\b"),
         Invalid("unknown function", lambda a: {**a, "function": "sub"}, ValueError, r"\bfunction\b.*sub"),
     ],
-    properties=[Property("a and b change places", _operands_commute), Property("a + b is rounded once", _rounded_once)],
+    properties=[
+        Property("a and b change places", _operands_commute),
+        Property("a + b is rounded once", _rounded_once),
+        of_one_memory("a", "b"),
+    ],
 )
 
 

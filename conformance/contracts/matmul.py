@@ -6,6 +6,7 @@ import torch
 
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._bounds_dots import lossy, multiplied
+from touchstone.conformance.contracts._laws import of_one_memory
 from touchstone.conformance.contracts._multilinear import beyond_float16, sums_beyond_largest
 from touchstone.conformance.spec import values
 from touchstone.conformance.spec.baselines import Bench, eager
@@ -203,7 +204,11 @@ contract = Contract(
         Invalid("b is None", lambda x: {**x, "b": None}, TypeError, r"\bb\b.*None"),
     ],
     opinfo=("matmul", lambda a, args, kwargs: {"a": a, "b": args[0]} if a.ndim == args[0].ndim == 2 else None),
-    properties=[Property("additive in a", _additive), Property("transposes", _transposable, elsewhere=_transposed)],
+    properties=[
+        Property("additive in a", _additive),
+        Property("transposes", _transposable, elsewhere=_transposed),
+        of_one_memory("a", "b"),
+    ],
 )
 
 bench = Bench(

@@ -80,6 +80,27 @@ def test_a_law_holds_and_can_be_broken(law, wrong, dtype):
         assert (found is not None) == broken, found
 
 
+@pytest.mark.parametrize(("op", "size"), [("matmul", None), ("elementwise", {"trailing": (3, 33)})])
+def test_two_views_of_one_memory(op, size):
+    made = registry.contract(op)
+    case = plain_case(made, "float32", next(iter(made.values)), size=size)
+    given = made.build(case).arguments
+    (law,) = [each for each in made.properties if each.name == "two views of one memory"]
+
+    def right(a, b, **params):
+        return (a @ b if op == "matmul" else a + b,)
+
+    def once(a, b, **params):
+        return right(a, a.mT.clone() if op == "matmul" else a) if a.data_ptr() == b.data_ptr() else right(a, b)
+
+    def its_own_twice(a, b, **params):
+        return right(a, torch.zeros_like(b) if a.data_ptr() == b.data_ptr() else b)
+
+    assert law.check(right, given, right(**given), case) is None
+    assert "in the same memory" in law.check(its_own_twice, given, right(**given), case)
+    assert (law.check(once, given, right(**given), case) is None) == (op == "matmul")  # a + a, not a + its transpose
+
+
 def test_what_is_not_the_transpose_is_named():
     made = contract()
     inputs = made.build(plain_case(made, "float32", "normal"))
