@@ -19,7 +19,7 @@ from touchstone.conformance.contracts._pointwise import (
     with_special,
 )
 from touchstone.conformance.spec.baselines import Bench
-from touchstone.conformance.spec.contract import Draw, Int64Index, Property, beyond_largest
+from touchstone.conformance.spec.contract import Also, Draw, Int64Index, Property, beyond_largest
 from touchstone.reference._activations import torch_act
 from touchstone.reference.glu import torch_glu
 
@@ -54,6 +54,15 @@ def _beyond_largest(draw: Draw):
 
 
 _normal = with_large("gate", acts.BENDS)
+
+
+def _closed(draw: Draw):
+    """Every fifth gate is -inf, as where it is masked."""
+    drawn = _normal(draw)
+    drawn["gate"].view(-1)[::5] = -math.inf
+    return drawn
+
+
 contract = pointwise(
     torch_glu,
     ["gate", "up"],
@@ -72,6 +81,10 @@ contract = pointwise(
     also=of_shapes(MATRICES, "gate", "up")
     | _glu.JOINED
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
+    | {
+        f"special_gates_{activation}": Also({"rows": 3, "cols": 33}, _closed, {"activation": activation})
+        for activation in ("relu", "sigmoid")  # which are 0 there, where a product by 0 is NaN
+    }
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0}),

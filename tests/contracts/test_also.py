@@ -516,6 +516,16 @@ def nothing_of_zero(fn):
     return wrong
 
 
+def times_a_mask(fn):
+    """relu is the gate times 1 or 0, and sigmoid 1 - sigmoid(-gate) by a product: an infinity times 0."""
+
+    def wrong(gate, up, *, activation):
+        y = fn(gate, up, activation=activation)
+        return torch.where(gate.isneginf() & (activation in ("relu", "sigmoid")), gate * 0 * up, y).to(y.dtype)
+
+    return wrong
+
+
 def one_of_one(fn):
     """Of a single logit the softmax is 1."""
 
@@ -1015,6 +1025,7 @@ WRONG = [
     ("elementwise", "special_mul", nothing_of_zero),
     *((op, "special_column", one_of_one) for op in ("softmax", "online_softmax")),
     *((op, "special_tiles", nan_after_a_hidden_tile) for op in ("softmax", "online_softmax")),
+    *(("glu", f"special_gates_{name}", times_a_mask) for name in ("relu", "sigmoid")),
     *((op, "special_row", padded_by_the_least_number) for op in ("softmax", "online_softmax")),
     *((op, "large_sums_of_blocks", in_parts(along, 4096, (0,))) for op, along in SUMMED.items()),
     ("reduce_rows", "large_sums_of_columns", in_parts({"x": 0}, 4096, (0,))),
