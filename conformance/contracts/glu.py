@@ -58,9 +58,9 @@ _normal = with_large("gate", acts.BENDS)
 
 def _closed(draw: Draw):
     """Every fifth gate is -inf, as where it is masked."""
-    drawn = _normal(draw)
-    drawn["gate"].view(-1)[::5] = -math.inf
-    return drawn
+    gate = draw.normal(draw.shape("gate"))
+    gate.view(-1)[::5] = -math.inf
+    return {"gate": gate, "up": draw.normal(draw.shape("up"))}
 
 
 contract = pointwise(

@@ -165,12 +165,18 @@ def launch_tiles(x, y, n, block):
     tiles[(4,)](described(x, block, 64), described(y, 64, block), n, BLOCK=block)
 
 
+def launch_nan_outside(x, y):
+    filled = TensorDescriptor(x, list(x.shape), list(x.stride()), [32, 64], padding="nan")
+    tiles[(4,)](filled, described(y, 64, 32), 3, BLOCK=32)
+
+
 a, b = on_gpu(96, 64), on_gpu(64, 128)
 case = dict(x=a, y=b, n=3, block=32)
 other = dict(x=on_gpu(80, 64), y=on_gpu(64, 256), n=16 * 7, block=32)
 report["tiles"] = calls(launch_tiles, [case, case, {**case, "n": 5}, other, other, {**case, "block": 16}])
 singles = dict(x=on_gpu(96, 64, dtype=torch.float32), y=on_gpu(64, 128, dtype=torch.float32), n=3, block=32)
 report["tiles of float32"] = calls(launch_tiles, [singles, singles])
+report["nan outside"] = calls(launch_nan_outside, [dict(x=a, y=b)] * 2)
 holds = described(a, 32, 64)
 report["kept"] = [holds is described(a, 32, 64), holds is described(b, 32, 64), isinstance(holds.base, torch.Tensor)]
 on_cpu = torch.empty(96, 64, dtype=torch.float16)

@@ -75,7 +75,7 @@ def test_a_number_that_was_compiled_in_is_not_passed(result):
     assert len(result["report"]["no y"][1][0]["values"]) == 7
 
 
-@pytest.mark.parametrize("what", ["a grid with a zero", "a grid that is worked out", "watched"])
+@pytest.mark.parametrize("what", ["a grid with a zero", "a grid that is worked out", "nan outside", "watched"])
 def test_what_only_triton_can_do_is_left_to_it(result, what):
     assert all(call == ["native"] for call in result["report"][what])
 

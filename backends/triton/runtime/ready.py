@@ -186,7 +186,7 @@ class _Ready:
         described = iter(about.tensordesc_meta or ())
         for place, kind in enumerate(islice(compiled.src.signature.values(), count)):
             if kind.startswith("tensordesc"):
-                one = _Described(next(described))
+                one = _Described(next(described, None))
                 self._sent.append((place, one))
                 formats += one.formats
             elif kind != "constexpr":
@@ -202,19 +202,17 @@ class _Ready:
         if type(grid) is not tuple or 0 in grid:
             return False
         sent: list[Any] = []
-        for place, described in self._sent:
-            if described is None:
-                sent.append(values[place])
-            else:
-                sent += described.fields(values[place])
-        sent += (0, 0)
         try:
-            x, y, z = (*grid, 1, 1)[:3]
-            self._prepared.fill(sent)
+            for place, described in self._sent:
+                if described is None:
+                    sent.append(values[place])
+                else:
+                    sent += described.fields(values[place])
+            self._prepared.fill([*sent, 0, 0])
         except (struct.error, OverflowError):
             return False
         stream = torch._C._cuda_getCurrentRawStream(index)
-        self._prepared.launch((x, y, z), self._block, self._shared, stream, *self._how)
+        self._prepared.launch((*grid, 1, 1)[:3], self._block, self._shared, stream, *self._how)
         return True
 
 
