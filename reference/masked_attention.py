@@ -85,9 +85,10 @@ def torch_masked_attention(
     seen = _masks.visible(q.shape[2], k.shape[2], seg_q, seg_k, causal=causal, window=window).to(dots.device)
     s = _masks.changed(dots, bias, slopes, softcap=softcap).masked_fill(~seen, -math.inf)
     lse = torch.logsumexp(s, -1)
-    hidden = (lse == -math.inf)[..., None]
-    # by the largest score and not by lse, which at -1e30 has no room for the logarithm of how many keys there are
-    probabilities = torch.softmax(s.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
+    probabilities = torch.exp(s - lse.masked_fill(lse == -math.inf, 0.0)[..., None])
+    # 1, but for scores as -1e30, whose lse has no room for the logarithm of how many keys there are
+    total = probabilities.sum(-1, keepdim=True)
+    probabilities = probabilities / total.masked_fill(total == 0, 1.0)
     return (probabilities * _masks.weights(s.shape, p=p, seed=seed, offset=offset, device=s.device).to(s)) @ v, lse
 
 

@@ -71,9 +71,9 @@ def verbose(x):
 calls = []
 
 
-def interrupts(x):
+def interrupts(x, at=8):
     calls.append(x)
-    if len(calls) == 8:
+    if len(calls) == at:
         time.sleep(0.5)  # until the judge has heard of the trials before
         os.kill(os.getppid(), signal.SIGINT)
         signal.pause()
@@ -81,7 +81,7 @@ def interrupts(x):
 
 
 def strays(x):
-    return interrupts(x) + 1
+    return interrupts(x, at=80) + 1  # after the calls by which the judge explains the first failure
 
 
 def stops(x):

@@ -37,7 +37,8 @@ def prepared(kernel: Any) -> Any:
 
     Worth it for kernels of descriptors, or of two launches: for others it takes about as long as Triton's own.
     """
-    if isinstance(kernel, JITFunction) and not knobs.runtime.interpret:
+    to_run = not knobs.runtime.interpret and hasattr(torch._C, "_cuda_getDevice")  # else it can only be compiled here
+    if isinstance(kernel, JITFunction) and to_run:
         kernel.run = _Run(kernel)
     return kernel
 
