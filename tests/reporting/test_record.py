@@ -81,7 +81,7 @@ def interrupts(x, at=8):
 
 
 def strays(x):
-    return interrupts(x, at=80) + 1  # after the calls by which the judge explains the first failure
+    return interrupts(x, at=30) + 1  # after the calls by which the judge explains the first failure
 
 
 def stops(x):
