@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activation_slope
 from touchstone.backends.triton.lib.pointwise import programs
 from touchstone.backends.triton.lib.rows import grid_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 # rows and columns of a tile; of two rows a thread adds up both itself, and no program waits for its warps
 _LOOPED, _PARTIALS = (16, 128), (2, 1024)

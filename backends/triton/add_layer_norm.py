@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w", "stride_b"])

@@ -15,8 +15,8 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import checked_sizes, empty_parts, splits_of
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib import packed, shares
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 

@@ -16,9 +16,9 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.attention_decode_int4 import checked_sizes
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton import attention_decode
 from touchstone.backends.triton.lib import packed
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.bias_dropout_residual import empty_output, step_of
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import dropped_out, rows_of_elements, rows_of_words, words_of
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 BLOCK = 1024
 

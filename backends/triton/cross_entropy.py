@@ -12,8 +12,8 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.rows import grid_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 _BLOCK = 2048

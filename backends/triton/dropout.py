@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import (
     drop,
     dropped_out,
@@ -19,7 +20,6 @@ from touchstone.backends.triton.lib.philox import (
     word_of,
     words_of,
 )
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize=["threshold", "seed", "offset"])

@@ -9,9 +9,9 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._dropout import axes, checked, words_of
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import drop, kept, place, rows_of_elements, rows_of_words
 from touchstone.backends.triton.lib.philox import words_of as philox_words
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit

@@ -9,8 +9,8 @@ import triton.language as tl
 
 from touchstone.backends.signatures._dropout import axes
 from touchstone.backends.signatures.dropout_bitmask_backward import checked_scale
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import place
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit

@@ -11,9 +11,9 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n"])

@@ -14,8 +14,8 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.group_norm import checked_sizes
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])

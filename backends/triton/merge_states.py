@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.merge_states import checked
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 
 
 @triton.jit

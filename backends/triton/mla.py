@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.mla import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, block_d, head_descriptor
 from touchstone.backends.triton.lib.latent import attend, blocks, load_tile
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 

@@ -13,8 +13,8 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention_decode import SPLITS, empty_parts, splits_of
 from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.latent import attend, blocks
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 
 # That parts of the keys should give together, where some sequences are shorter than others: 16 rows of one, written and

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 
 
 @triton.jit

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.reduce_rows import checked
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.combining import combine, neutral, reduced
 from touchstone.backends.triton.lib.rows import grid_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import halfregs_block, opaque, warps
-from touchstone.backends.triton.lib.sizes import next_power_of_2
 from touchstone.backends.variants import HALF, variant
 
 

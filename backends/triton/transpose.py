@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
-from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])

@@ -149,9 +149,8 @@ contract = Contract(
         "special_column": Also({"rows": 7, "cols": 1}, _special_column),
         "falling": Also({"rows": 2, "cols": 10007}, lambda draw: {"x": bounds_rows.falling(draw, draw.shape("x"))}),
         "low_weights": Also({"rows": 2, "cols": 10007}, lambda draw: {"x": values.low_weights(draw, draw.shape("x"))}),
-        "special_row": Also(
-            {"rows": 5, "cols": 33}, _special_row(-math.inf, everywhere=True)
-        ),  # beside lanes beyond it
+        # beside lanes beyond its end
+        "special_row": Also({"rows": 5, "cols": 33}, _special_row(-math.inf, everywhere=True)),
         "special_tiles": Also({"rows": 2, "cols": 10007}, "partial_neg_inf"),  # 3335 columns of -inf, then others
     },
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"x": 0}),

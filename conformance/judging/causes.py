@@ -75,9 +75,8 @@ def of_call(
     same = [n for n in left if not any(_differs(kept[n], other[n], left[n], most=False) for other in seen)]
     worn = _worn(j, blocks, number) if same else None
     in_zeros = cache(lambda: _values(j, inputs, blocks, ZEROS) or {})
-    after = cache(
-        lambda: (_values(j, inputs, blocks) or {}) if j.subject.held_first else {}
-    )  # the call that _worn made
+    # the same call after the other one that _worn made
+    after = cache(lambda: (_values(j, inputs, blocks) or {}) if j.subject.held_first else {})
     for name in left.keys() - right:
         if name not in same:
             if all(_grows(kept[name], [other[name] for other in seen], expected[name], left[name])):

@@ -15,7 +15,6 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.attention import check_copyable, heads_together, padded_dimension, sweep_of
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.lib.packed_groups import plan
 from touchstone.backends.cupy.lib.rows import blocks
@@ -23,6 +22,7 @@ from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _naive = Module(__file__, "naive.cu")

@@ -14,12 +14,13 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.attention import check_copyable, heads_together, padded_dimension, whole_pieces
-from touchstone.backends.cupy.lib.gemm import ceil_div, processors
+from touchstone.backends.cupy.lib.gemm import processors
 from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs, pairs_together
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _delta_inline = Module(__file__, "delta_inline.cu")

@@ -18,12 +18,12 @@ from touchstone.backends.cupy.lib.gemm import (
     by_lane_pairs,
     by_warpgroups,
     by_warps,
-    ceil_div,
     processors,
     sixteen_bits,
 )
 from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _unfused = Module(__file__, "unfused.cu")

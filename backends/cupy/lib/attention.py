@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from touchstone.backends import Unsupported
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.runtime.hopper import aligned, taken
+from touchstone.backends.sizes import ceil_div
 
 # For each padded head dimension: warps, 16-row tiles of queries per warp, keys per tile.
 _TILES = {64: (4, 2, 64), 128: (4, 2, 64), 192: (4, 1, 64), 256: (4, 1, 32)}

@@ -11,6 +11,7 @@ from touchstone.backends.cupy.runtime.clusters import at_once
 from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.devices import multiprocessors
 from touchstone.backends.signatures.matmul import along_lines, spans
+from touchstone.backends.sizes import ceil_div
 
 SQUARE, STRIP = (64, 64), (16, 64)  # what the copy engine moves for wgmma.cuh: of operands, and of results
 _CPU_PROCESSORS = 4  # of the GPU that the emulator pretends: few, so that a split of K is seen and costs little
@@ -24,11 +25,6 @@ class Tiling(NamedTuple):
     threads: int | tuple[int, int]
     shared: int
     definitions: dict[str, int]
-
-
-def ceil_div(size: int, by: int) -> int:
-    """How many pieces of `by` cover `size`."""
-    return -(-size // by)
 
 
 def blocks(M: int, N: int, tile: int) -> int:
@@ -170,41 +166,49 @@ def by_parts(M: int, N: int, K: int, a_along_k: bool, device: torch.device) -> T
     tiles of a size that hardly reaches beyond them.
     """
     places = processors(device)
-    if 3 * _ROWS[-1] < M:
+    if M <= 64:
+        return _of_few_rows(M, N, K, a_along_k, places)
+    if _MOST_PIECES * _ROWS[-1] < M:
         return None
     at_most = tuple(places if parts < 3 else parts * at_once(device, parts) for parts in _PARTS)
     worth = 0.91 if device.type == "cuda" else math.inf  # of the pretended GPU, so that small products are cut too
     return _cut(M, N, K, a_along_k, places, at_most, worth)
 
 
-_PARTS = (1, 2, 3, 4)
+_PARTS, _MOST_PIECES = (1, 2, 3, 4), 3
 # Rows of a in a tile: squares of the copy engine, and 16 or 32 rows besides where they are copied at once.
 _ROWS = (80, 96, 128, 144, 160, 192, 208, 224, 256)
 
 
 @lru_cache(maxsize=4096)
+def _of_few_rows(M: int, N: int, K: int, a_along_k: bool, places: int) -> Tiling:
+    rows = next(rows for rows in (16, 32, 64) if rows >= (M if a_along_k else 64))
+    tiles, steps = ceil_div(N, 128), max(ceil_div(K, 64), 1)
+    parts = next((parts for parts in (1, 2, 4) if tiles * parts >= 0.7 * places), 8)
+    while parts > steps:
+        parts //= 2
+    return _by_parts(tiles, parts, rows, {16: 6, 32: 5, 64: 4}[rows], swapped=True)
+
+
+@lru_cache(maxsize=4096)
 def _cut(M: int, N: int, K: int, a_along_k: bool, places: int, at_most: tuple[int, ...], worth: float) -> Tiling | None:
     steps = max(ceil_div(K, 64), 1)
-    if M <= 64:
-        rows = next(rows for rows in (16, 32, 64) if rows >= (M if a_along_k else 64))
-        tiles = ceil_div(N, 128)
-        parts = next((parts for parts in (1, 2, 4) if tiles * parts >= 0.7 * places), 8)
-        while parts > steps:
-            parts //= 2
-        return _by_parts(tiles, parts, rows, {16: 6, 32: 5, 64: 4}[rows], swapped=True)
     choices = [(n, parts, False) for n, parts in ((64, 2), (64, 3), (128, 2)) if 112 < M <= 128]
-    for pieces in (1, 2, 3):
+    for pieces in range(1, _MOST_PIECES + 1):
         n = next((n for n in _ROWS if n >= ceil_div(M, pieces) and (a_along_k or n % 64 == 0)), None)
         choices += [(n, parts, True) for parts in _PARTS if n]
 
+    def pieces_and_tiles(n: int, swapped: bool) -> tuple[int, int]:
+        """Of a, each of which reads all of b; and of the product."""
+        return (ceil_div(M, n), ceil_div(M, n) * ceil_div(N, 128)) if swapped else (1, ceil_div(N, n))
+
     def time(choice: tuple[int, int, bool]) -> float:
-        n, parts, swapped = choice
         # Microseconds of an H200, fitted to 110 products of 72 to 512 rows: of the choices that this takes for the
         # fastest 90 % are within 4 % of what is. With fewer blocks the memory is not busy.
-        blocks = parts * (ceil_div(N, 128) * ceil_div(M, n) if swapped else ceil_div(N, n))
-        if parts > steps or not 0.45 * places <= blocks <= at_most[parts - 1]:
+        n, parts, swapped = choice
+        pieces, tiles = pieces_and_tiles(n, swapped)
+        if parts > steps or not 0.45 * places <= parts * tiles <= at_most[parts - 1]:
             return math.inf
-        pieces = ceil_div(M, n) if swapped else 1  # each of which reads b
         step = max(2.5 * n, 110 + 2 * n) / 1000 * (0.95 + 0.05 * pieces)
         return 7 + ceil_div(steps, parts) * step + parts * n / 200
 
@@ -212,8 +216,8 @@ def _cut(M: int, N: int, K: int, a_along_k: bool, places: int, at_most: tuple[in
     if time(best) == math.inf or time(best) > worth * _whole(M, N, steps, places):
         return None
     n, parts, swapped = best
-    tiles = ceil_div(N, 128) * ceil_div(M, n) if swapped else ceil_div(N, n)
-    return _by_parts(tiles, parts, n, min(9, 7 * 256 // (128 + n)), swapped)
+    stages = min(9, 7 * 256 // (128 + n))  # in 224 KB
+    return _by_parts(pieces_and_tiles(n, swapped)[1], parts, n, stages, swapped)
 
 
 def _whole(M: int, N: int, steps: int, places: int) -> float:

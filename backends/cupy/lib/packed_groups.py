@@ -6,9 +6,10 @@ import torch
 
 from touchstone.backends import Unsupported
 from touchstone.backends.cupy.lib.attention import padded_dimension, whole_pieces
-from touchstone.backends.cupy.lib.gemm import ceil_div, processors
+from touchstone.backends.cupy.lib.gemm import processors
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.signatures.attention_decode import SPLITS
+from touchstone.backends.sizes import ceil_div
 
 _HOP = 64  # keys that the warps of a block take at a time
 _BLOCKS, _AT_ONCE = 16, 2  # to each multiprocessor where lengths differ, and how many of them it holds

@@ -2,10 +2,10 @@
 
 import torch
 
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.norms import vector_width
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.rope import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div
 
 _rope = Module(__file__, "rope.cu")
 

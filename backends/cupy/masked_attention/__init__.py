@@ -10,11 +10,11 @@ tensorcore: mma.m16n8k16, scores changed in its registers; tiles that segments h
 import torch
 
 from touchstone.backends.cupy.lib.attention import padded_dimension, sweep_of
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.masks import given
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _naive = Module(__file__, "naive.cu")

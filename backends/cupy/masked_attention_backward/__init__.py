@@ -6,12 +6,12 @@ delta_first: delta from a launch of its own; blocks own rows of dq, or of dk and
 import torch
 
 from touchstone.backends.cupy.lib.attention import padded_dimension
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.masks import given
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention_backward import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods
 from touchstone.backends.signatures.masked_attention_backward import checked_sizes
+from touchstone.backends.sizes import ceil_div
 
 _gradients = Module(__file__, "delta_first.cu")
 _STEP = 16  # rows of the other sequence at a time

@@ -38,13 +38,13 @@ from touchstone.backends.cupy.lib.gemm import (
     by_spans,
     by_threads,
     by_warps,
-    ceil_div,
     mapped,
     processors,
     sixteen_bits,
 )
 from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _naive = Module(__file__, "naive.cu")

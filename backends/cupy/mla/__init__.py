@@ -14,11 +14,12 @@ import math
 import torch
 
 from touchstone.backends.cupy.lib.attention import sweep_of
-from touchstone.backends.cupy.lib.gemm import by_warps, ceil_div, sixteen_bits
+from touchstone.backends.cupy.lib.gemm import by_warps, sixteen_bits
 from touchstone.backends.cupy.lib.latent import row_grid
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.mla import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "mla.cu")

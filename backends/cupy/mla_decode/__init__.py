@@ -14,13 +14,14 @@ import math
 import torch
 
 from touchstone.backends.cupy.lib.attention import padded_dimension, whole_pieces
-from touchstone.backends.cupy.lib.gemm import ceil_div, processors, sixteen_bits
+from touchstone.backends.cupy.lib.gemm import processors, sixteen_bits
 from touchstone.backends.cupy.lib.latent import row_grid
 from touchstone.backends.cupy.lib.packed_groups import parts_of
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _module = Module(__file__, "decode.cu")

@@ -22,13 +22,13 @@ from touchstone.backends.cupy.lib.gemm import (
     by_lanes,
     by_warpgroups,
     by_warps,
-    ceil_div,
     mapped,
     processors,
     sixteen_bits,
 )
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
 _unfused = Module(__file__, "unfused.cu")

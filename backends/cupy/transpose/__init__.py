@@ -14,9 +14,9 @@ over the channels of memory.
 import torch
 
 from touchstone.backends import shapes
-from touchstone.backends.cupy.lib.gemm import ceil_div
 from touchstone.backends.cupy.lib.norms import vector_width
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.sizes import ceil_div
 
 _direct = Module(__file__, "direct.cu")
 _tiles = Module(__file__, "tiles.cu")

@@ -8,7 +8,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.lib.sizes import next_power_of_2
+from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.runtime.ready import kept
 
 # Sizes whose value or alignment would not improve the code: one compilation serves them all. Strides are not among

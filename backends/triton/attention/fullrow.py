@@ -6,8 +6,8 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.attention._launch import PLAIN, block_d, load_tile
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,

@@ -13,10 +13,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d, default_tiles, load_tile
-from touchstone.backends.triton.lib.sizes import ceil_div
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])

@@ -7,9 +7,9 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.gemm import processors
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.splits import merge_kernel
 from touchstone.backends.variants import variant
 

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import (
     LN2,
     LOG2E,
@@ -15,7 +16,6 @@ from touchstone.backends.triton.attention._launch import (
     tuning_kind,
 )
 from touchstone.backends.triton.lib.gemm import roomy
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 

@@ -6,9 +6,9 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.attention._launch import LN2, LOG2E, PLAIN, block_d, head_descriptor, tuning_kind
 from touchstone.backends.triton.lib.gemm import processors
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import HALF, variant

@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
 from touchstone.backends.triton.attention_backward._launch import PLAIN, load_lse
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 
 

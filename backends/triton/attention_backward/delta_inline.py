@@ -6,9 +6,9 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d, load_tile
 from touchstone.backends.triton.attention_backward._launch import PLAIN, default_tiles, load_lse
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 

@@ -20,12 +20,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs, pairs_together
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, head_descriptor
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN
 from touchstone.backends.triton.lib.gemm import processors
 from touchstone.backends.triton.lib.hopper import barrier, barriers, copy_in, copy_out, plain_rows, swizzled
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 

@@ -6,12 +6,12 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d, tuning_kind
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN, default_pruned_tiles
 from touchstone.backends.triton.attention_backward._pruned import dkdv_kernel, dq_kernel
 from touchstone.backends.triton.attention_backward.delta_first import delta_first
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import attributes, variant
 

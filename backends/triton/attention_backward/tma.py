@@ -7,11 +7,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, head_descriptor, tuning_kind
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.attention_backward._launch import PLAIN
 from touchstone.backends.triton.lib.gemm import roomy
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant

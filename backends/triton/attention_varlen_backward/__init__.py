@@ -12,11 +12,11 @@ from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import empty_outputs
 from touchstone.backends.signatures.attention_varlen import tiles_of
 from touchstone.backends.signatures.attention_varlen_backward import checked_sizes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d
 from touchstone.backends.triton.attention_backward._launch import default_tiles
 from touchstone.backends.triton.attention_varlen_backward._delta import delta_kernel
 from touchstone.backends.triton.attention_varlen_backward._gradients import dkdv_kernel, dq_kernel
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.variants import variant
 
 

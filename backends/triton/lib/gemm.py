@@ -8,7 +8,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from touchstone.backends import Unsupported
 from touchstone.backends.devices import multiprocessors
 from touchstone.backends.signatures.matmul import along_lines
-from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import kept
 from touchstone.backends.triton.runtime.tuning import shared_limit
 

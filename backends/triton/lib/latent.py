@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.lib.sizes import next_power_of_2
+from touchstone.backends.sizes import next_power_of_2
 
 
 @triton.jit

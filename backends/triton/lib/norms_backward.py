@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.rows import grid_programs, warps
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 _BEHIND = 4  # parts that the blocks of columns lag behind the statistics, so that they hit L2
 # Arguments whose value (first list) or alignment would not improve the code.

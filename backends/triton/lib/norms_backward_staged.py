@@ -10,9 +10,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from touchstone.backends import Unsupported
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.norms_backward import NormBackward, add_parts
 from touchstone.backends.triton.lib.rows import grid_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import shared_limit
 
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.attention_decode import splits_of
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 
 PROGRAMS = 2048  # that parts of the keys should give together: a few waves over the largest GPUs
 

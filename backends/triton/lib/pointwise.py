@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
-from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.sizes import ceil_div
 
 GRID_LIMIT = 2**31 - 1
 

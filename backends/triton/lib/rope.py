@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends.signatures.rope import checked_sizes, empty_outputs
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
 

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.gemm import processors
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 
 def warps(block: int, each: int = 512) -> int:

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported
+from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.rows import grid_programs
-from touchstone.backends.triton.lib.sizes import ceil_div, next_power_of_2
 
 _BATCH = 4096  # sequences whose lengths a program counts
 _AT_ONCE, _STAGES = 2, 3  # programs that a multiprocessor holds, with so many tiles on their way

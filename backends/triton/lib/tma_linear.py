@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.gemm import descriptor, persistent_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 
 

@@ -6,8 +6,8 @@ import triton.language as tl
 
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d, load_tile
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.masked_attention._mods import (
     PLAIN,
     changed,

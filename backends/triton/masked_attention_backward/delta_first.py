@@ -7,9 +7,9 @@ import triton.language as tl
 from touchstone.backends.signatures.attention_backward import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods
 from touchstone.backends.signatures.masked_attention_backward import checked_sizes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
 from touchstone.backends.triton.attention_backward._delta import launch_delta
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.masked_attention._mods import PLAIN, changed, dropped, mod_strides, seen, tanh
 
 

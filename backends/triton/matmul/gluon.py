@@ -16,9 +16,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from touchstone.backends import Unsupported, shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import descriptor, fastest_tile, processors
 from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 

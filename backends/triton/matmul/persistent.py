@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import default_tile, options, persistent_programs
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 

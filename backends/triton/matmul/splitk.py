@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import processors
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import variant
 

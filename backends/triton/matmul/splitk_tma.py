@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import default_streamk_tile, descriptor, options, processors, roomy
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.splitk import add_partials_kernel
 from touchstone.backends.triton.matmul.streamk import corner, streamk
 from touchstone.backends.triton.runtime.ready import prepared

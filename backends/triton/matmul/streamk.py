@@ -6,8 +6,8 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures.matmul import spans
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import default_streamk_tile, descriptor, processors
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.tma import tma
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import variant

@@ -3,8 +3,8 @@
 import torch
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import default_tile, options
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul._grouped import grouped_kernel
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant

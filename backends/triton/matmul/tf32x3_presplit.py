@@ -7,8 +7,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import options
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.matmul.tensorfloat import tf32x3
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant

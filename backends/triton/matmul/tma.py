@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import shapes
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import (
     default_tma_tile,
     descriptor,
@@ -13,7 +14,6 @@ from touchstone.backends.triton.lib.gemm import (
     processors,
     roomy,
 )
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant

@@ -6,9 +6,9 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
+from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.gemm import default_tile, options
-from touchstone.backends.triton.lib.sizes import ceil_div
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
 

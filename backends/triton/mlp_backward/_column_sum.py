@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from touchstone.backends.triton.lib.sizes import ceil_div
+from touchstone.backends.sizes import ceil_div
 
 
 @triton.jit

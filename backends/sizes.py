@@ -1,4 +1,4 @@
-"""Arithmetic of launchers: Triton's cdiv and next_power_of_2 are for kernels too, which costs 3 us of each call."""
+"""Arithmetic of launchers. Triton's cdiv and next_power_of_2 are for kernels too, which costs 3 us of each call."""
 
 
 def ceil_div(size: int, by: int) -> int:
