@@ -121,14 +121,14 @@ class Search:
         return len(self.others) > 1 and any(self.further(other) is None for other in self.others)
 
     def stands(self, alteration: Alteration) -> bool:
-        """Whether a change explains what the kernel gives with other values too, and on a plain case and with plain
-        values where that is wrong."""
+        """Whether a change explains what the kernel gives with other values too, and on a plain case, with plain
+        values and with other options where that is wrong."""
         contract, case, output = self.contract, self.case, self.output
         if not all(_holds(contract, self.run, alteration, o, output, self.further(o)) for o in self.others):
             return False
         return not any(
             _refuted(contract, self.run, alteration, other, output, self.further(other))
-            for other in reading.plainly(contract, case)
+            for other in reading.refuting(contract, case)
             if other not in self.others
         )
 

@@ -232,8 +232,8 @@ def matching_mutants(
     """By wrong output, the mutants whose answer on this case is `got`: the op's own, the closest first.
 
     Those that give `got` in every output, where there are any that give this output; else those that give it in this
-    one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of a right
-    output of the same rows has to be right, and of any output has to be there where this one is nothing but NaN.
+    one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of another
+    output of the same rows has to be right or as it is, and that of any output where this one is nothing but NaN.
     Of a case of much work those come first that give what the kernel gives, by `call`, on one of little.
     """
     if contract.work(case) > WORK_LIMIT:
@@ -268,9 +268,7 @@ def matching_mutants(
         ]
         for name in wrong:
             of_nan = _is_nan(got[name], verdicts[name])
-            if any(
-                of_nan or (verdicts[other].ok and reading.alike(contract, case, name, other)) for other in otherwise
-            ):
+            if any(of_nan or reading.alike(contract, case, name, other) for other in otherwise):
                 continue
             if (distance := distances.get(name)) is not None:
                 found[name].append((partly, mutant.generic, distance, position, mutant))
@@ -326,11 +324,11 @@ def held_again(
     contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call
 ) -> dict[str, list[Planted]]:
     """Those of the mutants of each output that give what the kernel gives with other values too, and where it is wrong
-    with plain ones or in another size; all where it cannot be called."""
+    with plain ones, another option of a parameter or in another size; all where it cannot be called."""
     found = {name: list(mutants) for name, mutants in matching.items()}
     if not any(found.values()):
         return found
-    every = [reading.again(case), *reading.plainly(contract, case), *_of_other_sizes(contract, case)]
+    every = [reading.again(case), *reading.refuting(contract, case), *_of_other_sizes(contract, case)]
     for other in dict.fromkeys(every):
         if (values := call(other)) is not None:
             _held(contract, other, found, values, only_wrong=other != reading.again(case))

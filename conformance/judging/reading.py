@@ -36,6 +36,7 @@ LITTLE = 1e6  # work of a case of another size, on which several changes are tol
 MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which one of little is explained, and the least of that
 NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
 OTHER_SIZES = 3  # in which they are
+OTHER_OPTIONS = 2  # parameters of which another option is tried
 SHOWN = 3  # heads that are named
 SMALL = 1e-2  # an option of a parameter that keeps a divisor from 0
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3)  # numbers that stand in code in the place of a parameter
@@ -57,6 +58,27 @@ def plainly(contract: Contract, case: Case) -> list[Case]:
     plain = plain_case(contract, case.dtype, values, case.seed + 1, case.size)
     every = dict.fromkeys([replace(case, values=values, seed=case.seed + 1), replace(plain, params=case.params)])
     return [one for one in every if contract.valid(one)]
+
+
+def refuting(contract: Contract, case: Case) -> list[Case]:
+    """Plain cases, and those with another option of a parameter that is 0 or 1 here, where many changes are one: a
+    product with 0 tells nothing of a mask, and a dropout of nothing keeps what any other keeps."""
+    plain = plainly(contract, case)
+    if not plain:
+        return []
+    degenerate = [name for name, value in case.params if type(value) in (int, float) and value in (0, 1)]
+    found = []
+    for name in sorted(degenerate, key=lambda name: type(case.param[name]) is int):
+        options = [o for o in contract.params.get(name, ()) if type(o) in (int, float) and o not in (0, 1)]
+        options += [o for o in contract.params.get(name, ()) if o is None]
+        others = (replace(plain[-1], params=_with(case, name, option)) for option in options)
+        found += [next((one for one in others if contract.valid(one)), None)]
+    return [*plain, *[one for one in found if one is not None][:OTHER_OPTIONS]]
+
+
+def _with(case: Case, name: str, option: Any) -> tuple[tuple[str, Any], ...]:
+    """The parameters of a case, one of them with another option."""
+    return tuple((n, option if n == name else value) for n, value in case.params)
 
 
 def of_little_work(contract: Contract, case: Case, least: float = LEAST_WORK) -> list[Case]:
@@ -140,7 +162,7 @@ def misread(
             continue
         few = int(bad.sum()) < LEAST
         if all(_holds(contract, o, output, change, where, further(o), few) for o in others(contract, case, bad)):
-            if any(_refuted(contract, o, output, change, further(o)) for o in plainly(contract, case)):
+            if any(_refuted(contract, o, output, change, further(o)) for o in refuting(contract, case)):
                 continue
             found.append(text)
             changes[text] = change

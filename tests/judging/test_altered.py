@@ -266,7 +266,9 @@ def test_running_sums_of_lanes_that_are_not_scaled_anew(lanes, text):
 )
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_sums_of_lanes_about_their_own_maxima_that_are_added(lanes, text, reduction):
-    def fn(logits, target, *, reduction="mean", ignore_index=-100, **_):
+    def fn(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0):
+        if label_smoothing or z_loss:
+            raise RuntimeError
         parts = [logits[:, lane::lanes] for lane in range(lanes)]
         total = sum((part - part.amax(1, keepdim=True)).exp().sum(1) for part in parts)
         loss = logits.amax(1) + total.log() - logits.gather(1, target.long().clamp_min(0)[:, None])[:, 0]
@@ -282,7 +284,9 @@ def test_sums_of_lanes_about_their_own_maxima_that_are_added(lanes, text, reduct
 def test_rows_whose_first_tile_is_hidden(tile, text):
     """A running sum that is scaled anew, and whose maximum is -inf up to the first key that is seen."""
 
-    def fn(q, k, v, *mods, causal=False, window=None, scale=None, **_):
+    def fn(q, k, v, *mods, causal=False, window=None, scale=None, p=0.0, **_):
+        if p:
+            raise RuntimeError
         right, lse = torch_masked_attention(q, k, v, *mods, causal=True, window=window, scale=scale)
         hidden = (torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] - window + 1 >= tile)[:, None]
         return right.masked_fill(hidden, torch.nan), lse.masked_fill(hidden[:, 0], torch.nan)
@@ -510,6 +514,8 @@ def test_a_term_that_is_missing():
 
     def fn(of_smoothing):
         def loss(logits, target, *, reduction, ignore_index, label_smoothing, z_loss):
+            if z_loss:
+                raise RuntimeError
             right = torch_cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
             lse = torch.logsumexp(logits, -1)
             smooth = of_smoothing(lse, logits).masked_fill(target == ignore_index, 0)
@@ -1005,3 +1011,16 @@ def test_a_number_is_fitted_where_nothing_else_is_said():
         )
     assert "were with 0.05 in the place of 0.044715 (reference/_activations.py:" in text[0]
     assert "1.2 x the answer" in text[1] and "in the place of" not in text[1]
+
+
+def test_a_change_that_agrees_where_a_dropout_drops_nothing_is_refuted_with_another_rate():
+    def drawn_anew(dy, bits, *, p=0.5):
+        keep = torch.rand(dy.shape, generator=torch.Generator().manual_seed(7)) >= p
+        return torch.where(keep, dy / (1 - p), 0.0)
+
+    def never_dropped(dy, bits, *, p=0.5):
+        return dy / (1 - p) if p < 1 else 0 * dy
+
+    told = {fn: said("dropout_bitmask_backward", fn, "dx", params={"p": 0.0}) for fn in (drawn_anew, never_dropped)}
+    assert told[drawn_anew] is None
+    assert "everywhere" in told[never_dropped]

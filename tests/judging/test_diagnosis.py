@@ -338,7 +338,8 @@ def test_what_a_mutant_makes_of_a_right_output_of_the_same_rows_has_to_be_right(
     case = case_of(op="online_softmax")
     assert of_two_outputs(1.5, 1.0, case) == {"y": ["both"], "lse": ["both"]}
     assert of_two_outputs(1.5, 0.0, case) == {"y": ["y_alone"]}
-    assert "y_alone" in of_two_outputs(1.5, 3.0, case)["y"]  # which is wrong in a way of its own
+    assert of_two_outputs(1.5, 3.0, case)["y"] == ["y_alone"]  # which has the other one right
+    assert of_two_outputs(1.25, 2.0, case) == {"y": [], "lse": []}  # y is neither right nor as it is
     assert of_two_outputs(1.0, 1.0, case) == {"lse": []}
 
 
@@ -1158,6 +1159,33 @@ def test_mutants_that_other_values_or_sizes_refute():
     assert held([fails], lambda x: softmax(x) * 1.5) == ["fails"]
     assert held([planted("short", lambda x: softmax(x)[:1])], lambda x: softmax(x) * 1.5) == []
     assert diagnosis.held_again(SOFTMAX, case, {"y": []}, None) == {"y": []}
+
+
+def test_a_mutant_that_agrees_where_a_scale_is_0_is_refuted_with_another_one():
+    contract = registry.contract("attention")
+    size = dict(B=1, Hq=1, Hkv=1, Sq=5, Sk=9, D=8)
+    case = plain_case(contract, "float32", "normal", size=size)
+    case = replace(case, params=(("causal", True), ("scale", 0.0)))
+
+    def seen(diagonal, factor=1.0):
+        def fn(q, k, v, *, causal, scale):
+            scale = q.shape[-1] ** -0.5 if scale is None else scale
+            scores = (q @ k.transpose(-1, -2)) * scale * factor
+            scores = scores.masked_fill(torch.ones(5, 9).triu(diagonal + 1) > 0, -torch.inf) if causal else scores
+            return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+        return fn
+
+    mutant = Planted("attention", "top_left", "top_left", "mask", lambda: seen(0))
+
+    def held(fn):
+        def call(other):
+            return contract.by_name(contract.call(fn, contract.build(other).arguments)) if other.size == size else None
+
+        return diagnosis.held_again(contract, case, {"lse": [mutant]}, call)["lse"]
+
+    assert held(seen(0)) == [mutant]
+    assert held(seen(0, 1.5)) == []
 
 
 def test_whether_a_mutant_is_wrong_on_a_case():
