@@ -146,7 +146,12 @@ def diagnose(
         right = expected[name]
         if verdict.bad is not None and right is not None:
             axes = axis_names(contract.output_axes(name, case), got[name].ndim)
-            place = without_refuted(region(verdict.bad, axes), case, passed)
+            place = region(verdict.bad, axes)
+            place = (
+                without_refuted(place, case, passed)
+                if is_left_out(right, got[name], verdict.bad)
+                else _OVERHANG.sub("", place)
+            )
             parts = [f"wrong: {place}{where_alike(right, got[name], verdict.bad)}"]
             bits = exact(contract, case, name)
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
@@ -339,7 +344,9 @@ def told_by_families(
     contract: Contract, case: Case, matching: Mapping[str, Sequence[Planted]], call: reading.Call, seconds: float
 ) -> dict[str, list[Planted]]:
     """Those of the mutants of each output that are right wherever the kernel is, in other families of values of the
-    same sizes, layouts and parameters; and of several, those that are wrong there as it is, if there are any."""
+    same sizes, layouts and parameters; and of several, those that are wrong there as it is, if there are any. Of a case
+    with NaN or infinities only those that are wrong as it is in other such families."""
+    special = not _is_finite(contract, case)
     found, end = {name: list(mutants) for name, mutants in matching.items()}, time.monotonic() + seconds
     for family in contract.values:
         other = replace(case, values=family, drawn_as=None)
@@ -358,11 +365,17 @@ def told_by_families(
             for name in right:
                 if mutant in found[name] and _is_wrong_in(contract, other, name, theirs.get(name), expected[name]):
                     found[name].remove(mutant)
-        left = {name: list(mutants) for name, mutants in found.items() if name not in right and len(mutants) > 1}
+        alone = special and not _is_finite(contract, other)
+        left = {n: list(mutants) for n, mutants in found.items() if n not in right and len(mutants) > (not alone)}
         if left:
             _held(contract, other, left, values, only_wrong=True)
-            found |= {name: mutants for name, mutants in left.items() if mutants}
+            found |= {name: mutants for name, mutants in left.items() if mutants or alone}
     return found
+
+
+def _is_finite(contract: Contract, case: Case) -> bool:
+    """Whether no operand of a case has NaN or infinities."""
+    return all(bool(value.isfinite().all()) for value in contract.build(case).exact.values() if value is not None)
 
 
 def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
@@ -425,7 +438,8 @@ def not_refuted(
     verdict: Verdict,
     passed: Sequence[Case],
 ) -> list[Planted]:
-    """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried; else
+    """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried, of
+    several in other dtypes too; else
     those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give, or
     all but the last word of packed bits is."""
     if verdict.bad is not None and _is_nan(got, verdict):
@@ -434,6 +448,13 @@ def not_refuted(
     others = list(dict.fromkeys([*_apart_from(case, cheap), *_of_each_family(cheap)])) if mutants else []
     expected = {other: contract.expected(contract.build(other)) for other in others}
     kept = [m for m in mutants if not any(_is_wrong(contract, m, other, expected[other]) for other in others)]
+    if len(kept) > 1:
+        elsewhere = [one for one in passed if one.dtype != case.dtype and contract.work(one) <= CHEAP][-PASSED_TRIED:]
+        answers = [(one, contract.expected(contract.build(one))) for one in elsewhere]
+        right = [
+            m for m in kept if not any(one.dtype in m.dtypes and _is_wrong(contract, m, one, e) for one, e in answers)
+        ]
+        kept = right or kept
     if kept or verdict.bad is None:
         return kept
     wrong = got.cpu()[verdict.bad.cpu()]
@@ -629,23 +650,44 @@ def _range_text(found: list[int], size: int, axis: str) -> str:
 
 def _overhang(first: int, size: int) -> str:
     """What a kernel without a masked last tile leaves out: the part beyond the last whole tile of 2^k."""
-    tiles = [2**k for k in range(12, 2, -1) if size % 2**k and size // 2**k * 2**k == first]
-    return f" (the overhang of tiles of {tiles[0]})" if tiles and first else ""
+    tiles = [2**k for k in range(3, 13) if size % 2**k and size // 2**k * 2**k == first]
+    return _of_tiles(tiles) if first else ""
 
 
-_OVERHANG = re.compile(
-    r"(\w+) (?:from \d+ on, the last \d+ of \d+|\d+ of \d+, the last)( \(the overhang of tiles of (\d+)\))"
+def _of_tiles(tiles: Sequence[int]) -> str:
+    among = f" to {tiles[-1]}" if len(tiles) > 1 else ""
+    return f" (the overhang of tiles of {tiles[0]}{among})" if tiles else ""
+
+
+_OVERHANG = re.compile(r" \(the overhang of tiles of (?P<least>\d+)(?: to (?P<most>\d+))?\)")
+_ALONG = re.compile(
+    rf"(?P<place>(?P<axis>\w+) (?:from \d+ on, the last \d+ of \d+|\d+ of \d+, the last)){_OVERHANG.pattern}"
 )
 
 
 def without_refuted(text: str, case: Case, passed: Sequence[Case]) -> str:
     """What `region` says, without the overhang of tiles that cases of the same dtype have too, and are right."""
-    for found in _OVERHANG.finditer(text):
-        name, tile = found[1], int(found[3])
-        sizes = [other.size.get(name, 0) for other in passed if other.dtype == case.dtype]
-        if any(isinstance(n, int) and n > tile and n % tile for n in sizes):
-            return text.replace(found[2], "")
-    return text
+
+    def left(found: re.Match[str]) -> str:
+        sizes = [other.size.get(found["axis"], 0) for other in passed if other.dtype == case.dtype]
+        known = [n for n in sizes if isinstance(n, int)]
+        tiles = [2**k for k in range(13) if int(found["least"]) <= 2**k <= int(found["most"] or found["least"])]
+        return found["place"] + _of_tiles([t for t in tiles if not any(n > t and n % t for n in known)])
+
+    return _ALONG.sub(left, text)
+
+
+def is_left_out(right: Expected, got: torch.Tensor, bad: torch.Tensor) -> bool:
+    """Whether wrong elements can be what nothing was computed of: one number, and not the very elements whose answer
+    stands for nothing, which lie where the values put them."""
+    bad, answer = bad.cpu(), right.answer.cpu().expand(got.shape)
+    wrong = got.cpu()[bad].double()
+    if not most(torch.isnan(wrong)) and not most(wrong == wrong.median()):
+        return False
+    number = answer[bad][0]
+    return not where_alike(right, got, bad) or bool(
+        ((answer == number) | (answer.isnan() & number.isnan()))[~bad].any()
+    )
 
 
 def _flat_overhang(bad: torch.Tensor) -> str:

@@ -57,10 +57,13 @@ def marked(shape, *index):
     ("bad", "text"),
     [
         (torch.ones(3, 5, dtype=torch.bool), "everything"),
-        (marked((37, 20), slice(32, 37)), "rows from 32 on, the last 5 of 37 (the overhang of tiles of 32), all cols"),
+        (
+            marked((37, 20), slice(32, 37)),
+            "rows from 32 on, the last 5 of 37 (the overhang of tiles of 8 to 32), all cols",
+        ),
         (marked((37, 20), slice(3, 7)), "rows 3..6 of 37, all cols"),
         (marked((4, 5003), (..., slice(1024, None))), "cols from 1024 on, the last 3979 of 5003, all rows"),
-        (marked((4, 65), (..., 64)), "cols 64 of 65, the last (the overhang of tiles of 64), all rows"),
+        (marked((4, 65), (..., 64)), "cols 64 of 65, the last (the overhang of tiles of 8 to 64), all rows"),
         (marked((4, 65), (0, ...)), "rows 0 of 4, the first, all cols"),
         (marked((4, 65), (..., slice(1, None, 2))), "every second of 65 cols, from 1, all rows"),
         (marked((2, 64), (..., slice(0, 8)), (..., slice(32, 40))), "cols 0..7, 32..39 (16 of 64), all rows"),
@@ -75,7 +78,7 @@ def marked(shape, *index):
         (
             marked((5, 6555), (4, slice(6548, None))),
             "rows 4 of 5, the last, cols from 6548 on, the last 7 of 6555: the last 7 in memory order (the overhang of "
-            "tiles of 4096)",
+            "tiles of 8 to 4096)",
         ),
         (marked((9, 9), (2, 3)), "one element of 81, at [2, 3]"),
         (~marked((40, 50), (slice(0, 32), slice(0, 32))), "everything but rows 0..31 of 40, cols 0..31 of 50"),
@@ -149,12 +152,30 @@ def test_an_infinity_of_the_other_sign():
 
 def test_an_overhang_that_cases_that_pass_have_too_is_not_named():
     case = case_of(5, 37)
-    text = "rows 4 of 5, the last, cols from 32 on, the last 5 of 37 (the overhang of tiles of 32)"
-    for rows, cols, dtype, named in ((5, 64, "float32", True), (5, 31, "float32", True), (5, 65, "float32", False)):
-        passed = plain_case(registry.contract("softmax"), dtype, "normal", size=dict(rows=rows, cols=cols))
-        found = diagnosis.without_refuted(text, case, [passed])
-        assert found == (text if named else text.removesuffix(" (the overhang of tiles of 32)"))
-        assert diagnosis.without_refuted(text, case, [replace(passed, dtype="float16")]) == text
+    text = "rows 4 of 5, the last, cols from 32 on, the last 5 of 37 (the overhang of tiles of {})"
+    for cols, left in ((64, "8 to 32"), (15, "16 to 32"), (31, "32"), (65, None)):
+        passed = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=5, cols=cols))
+        found = diagnosis.without_refuted(text.format("8 to 32"), case, [passed])
+        assert found == (text.format(left) if left else text.partition(" (the")[0])
+        assert diagnosis.without_refuted(found, case, [replace(passed, dtype="float16")]) == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "change", "said"),
+    [
+        (torch.ones(20), lambda y: 0 * y, True),
+        (torch.ones(20), lambda y: y * math.nan, True),
+        (torch.ones(20), lambda y: y * torch.linspace(2, 3, 5), False),  # numbers that something was computed to
+        (torch.zeros(20), lambda y: y + 1, True),  # all are alike
+        (torch.tensor([1.0] * 15 + [0.0] * 5), lambda y: y + 1, False),  # where the values put what is special
+        (torch.tensor([1.0] * 15 + [math.nan] * 5), lambda y: torch.zeros(5), False),
+        (torch.tensor([math.nan] + [1.0] * 14 + [math.nan] * 5), lambda y: torch.zeros(5), True),
+    ],
+)
+def test_an_overhang_is_what_was_left_out(answer, change, said):
+    got, bad = answer.clone(), torch.arange(20) >= 15
+    got[15:] = change(answer[15:])
+    assert diagnosis.is_left_out(Expected(answer.double()), got, bad) == said
 
 
 def test_nan_that_a_conversion_makes_is_no_memory_that_nothing_wrote():
@@ -367,6 +388,40 @@ def test_mutants_are_told_apart_in_other_families_of_values():
     assert told(lambda x: 3 * softmax(x), {"large": large, "always": always}) == ["large", "always"]
 
 
+def test_what_explains_one_special_value_explains_the_others(monkeypatch):
+    """Softmax of a row of -inf is uniform where -inf is a number, which keeps NaN, and where NaN counts as 0."""
+    case = plain_case(SOFTMAX, "float32", "row_of_neg_inf", size=dict(rows=3, cols=65))
+
+    def sentinel(x):
+        return softmax(x.clamp_min(-1e30))
+
+    def nan_is_0(x):
+        e = (x - x.nan_to_num(-math.inf).amax(-1, keepdim=True)).nan_to_num(0.0).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    def told(kernel, values="row_of_neg_inf"):
+        def call(other):
+            return {"y": kernel(SOFTMAX.build(other).arguments["x"])}
+
+        mutants = {"y": [planted("sentinel", sentinel)]}
+        return diagnosis.told_by_families(SOFTMAX, replace(case, values=values), mutants, call, 20.0)["y"]
+
+    assert [mutant.name for mutant in told(sentinel)] == ["sentinel"]
+    assert told(nan_is_0) == []
+    assert [mutant.name for mutant in told(lambda x: softmax(x) * 2, "normal")] == ["sentinel"]
+
+
+def test_of_several_mutants_those_that_cases_of_another_dtype_refute_come_off():
+    case = case_of()
+    got, expected = softmax(SOFTMAX.build(case).arguments["x"]) * 2, SOFTMAX.expected(SOFTMAX.build(case))["y"]
+    verdict = compare.compare(got, expected, torch.float32)
+    wide = planted("wide", lambda x: softmax(x) * (2 if x.dtype is torch.float32 else 1))
+    every = mutant_of("every", 2)
+    passed = [replace(case, dtype="bfloat16")]
+    assert diagnosis.not_refuted(SOFTMAX, case, [every, wide], got, verdict, passed) == [wide]
+    assert diagnosis.not_refuted(SOFTMAX, case, [every], got, verdict, passed) == [every]
+
+
 def test_sums_in_16_bits_are_no_structure_where_float32_is_right(monkeypatch):
     """A sum that stagnates at 1024 is that of the first 1024 ones too."""
     contract = registry.contract("reduce_rows")
@@ -540,15 +595,15 @@ def test_nothing_to_say_of_what_is_right():
 
 
 def test_an_unknown_bug_is_described():
-    def wrong(x):
-        y = softmax(x)
-        y[:, 32:] = y[:, 32:].sqrt()
-        return y
+    def tail(change):
+        return lambda x: torch.cat([softmax(x)[:, :32], change(softmax(x)[:, 32:])], 1)
 
-    text = diagnose(wrong, case_of(3, 37))
+    text = diagnose(tail(torch.sqrt), case_of(3, 37))
     assert "(mutant " not in text
     lines = text.splitlines()
-    assert lines[0] == "y: wrong: cols from 32 on, the last 5 of 37 (the overhang of tiles of 32), all rows"
+    assert lines[0] == "y: wrong: cols from 32 on, the last 5 of 37, all rows"
+    overhang = "y: wrong: cols from 32 on, the last 5 of 37 (the overhang of tiles of 8 to 32), all rows"
+    assert diagnose(tail(torch.zeros_like), case_of(3, 37)).startswith(f"{overhang}; all 0 there")
     assert lines[1] == "cols 0..36 to the right, rows down"
     assert [set(line[35:-1]) for line in lines[2:5]] == [set("5")] * 3 or all("." * 32 in line for line in lines[2:5])
 
@@ -837,16 +892,16 @@ def test_regions_at_their_ends():
 @pytest.mark.parametrize(
     ("first", "size", "tile"),
     [
-        (32, 37, 32),
-        (64, 65, 64),
-        (4096, 5003, 4096),
-        (8, 9, 8),
-        (16, 25, 16),
-        (20, 25, 0),
-        (24, 25, 8),
-        (32, 64, 0),
-        (0, 5, 0),
-        (4, 5, 0),
+        (32, 37, "8 to 32"),
+        (64, 65, "8 to 64"),
+        (4096, 5003, "1024 to 4096"),
+        (8, 9, "8"),
+        (16, 25, "16"),
+        (20, 25, None),
+        (24, 25, "8"),
+        (32, 64, None),
+        (0, 5, None),
+        (4, 5, None),
     ],
 )
 def test_what_lies_beyond_the_last_whole_tile(first, size, tile):
@@ -859,10 +914,10 @@ def test_what_lies_beyond_the_last_whole_tile_in_memory():
         bad.view(-1)[bad.numel() - count :] = True
         return diagnosis._flat_overhang(bad)
 
-    assert beyond(22) == ": the last 22 in memory order (the overhang of tiles of 128)"
+    assert beyond(22) == ": the last 22 in memory order (the overhang of tiles of 32 to 128)"
     assert beyond(21) == "" and beyond(22, (150,)) == ""  # no tile ends there; one axis says so itself
     assert beyond(22, (10, 15)) == ""  # more than a row
-    assert beyond(22, (3, 50)) == ": the last 22 in memory order (the overhang of tiles of 128)"
+    assert beyond(22, (3, 50)) == ": the last 22 in memory order (the overhang of tiles of 32 to 128)"
     assert beyond(6, (3, 38)) == ""  # the row by itself ends so, beyond a tile of 32
     scattered = torch.zeros(5, 30, dtype=torch.bool)
     scattered[0, :22] = True
