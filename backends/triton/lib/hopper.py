@@ -24,19 +24,30 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     return made
 
 
+@gluon.jit
+def place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
+    """First row and column of a tile: down GROUP_M rows of tiles before right, so that those in flight share
+    operands."""
+    tiles_m, tiles_n = (M + BLOCK_M - 1) // BLOCK_M, (N + BLOCK_N - 1) // BLOCK_N
+    first = tile // (GROUP_M * tiles_n) * GROUP_M
+    height = gl.minimum(tiles_m - first, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    return (first + within % height) * BLOCK_M, within // height * BLOCK_N
+
+
 def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
-    """The same descriptor of 16-bit elements, its tiles laid in shared memory as wgmma reads them."""
+    """The same descriptor, its tiles laid in shared memory as wgmma reads them: 128 bytes a row."""
     made = vars(plain).get("swizzled")
     if made is None:
-        layout = _swizzle(len(plain.shape))
+        layout = _swizzle(8 * plain.base.element_size(), len(plain.shape))
         made = TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
         vars(plain)["swizzled"] = made
     return made
 
 
 @cache  # making one checks it for 10 us
-def _swizzle(rank: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=rank)
+def _swizzle(bits: int, rank: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=bits, rank=rank)
 
 
 def plain_rows(plain: PlainDescriptor) -> TensorDescriptor:

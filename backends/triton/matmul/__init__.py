@@ -16,6 +16,7 @@ tf32: grouped with float32 operands rounded to tf32 on the tensor cores [xlite20
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy [ootomo2022]
 tf32x3_presplit: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them
   [ootomo2022]
+tf32x3_gluon: tf32x3_presplit with a warp that loads and two warpgroups that multiply [wright2024]
 """
 
 # isort: off
@@ -28,6 +29,7 @@ from touchstone.backends.triton.matmul.streamk import streamk
 from touchstone.backends.triton.matmul.splitk_tma import splitk_tma
 from touchstone.backends.triton.matmul.tensorfloat import tf32, tf32x3
 from touchstone.backends.triton.matmul.tf32x3_presplit import tf32x3_presplit
+from touchstone.backends.triton.matmul.tf32x3_gluon import tf32x3_gluon
 # isort: on
 
 __all__ = [  # noqa: RUF022 - ladder order
@@ -44,4 +46,5 @@ __all__ = [  # noqa: RUF022 - ladder order
     "tf32",
     "tf32x3",
     "tf32x3_presplit",
+    "tf32x3_gluon",
 ]

@@ -18,24 +18,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import descriptor, fastest_tile, processors
-from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, swizzled
+from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, place, swizzled
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 
 _SIDE = gl.constexpr(64)  # columns of c that are staged at once: 128 bytes
 _DEPTH = gl.constexpr(64)  # of a step along K
 _GROUP_M = gl.constexpr(16)  # rows of tiles that are visited together
-
-
-@tg.jit
-def _place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
-    """First row and column of a tile: down _GROUP_M rows of tiles before right, so that those in flight share
-    operands."""
-    tiles_m, tiles_n = (M + BLOCK_M - 1) // BLOCK_M, (N + BLOCK_N - 1) // BLOCK_N
-    first = tile // (_GROUP_M * tiles_n) * _GROUP_M
-    height = gl.minimum(tiles_m - first, _GROUP_M)
-    within = tile % (_GROUP_M * tiles_n)
-    return (first + within % height) * BLOCK_M, within // height * BLOCK_N
 
 
 @tg.jit
@@ -66,7 +55,7 @@ def _produce(
     STAGES: gl.constexpr = b.shape[0]
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _place(tile, M, N, GROUPS * ROWS, WIDE + NARROW)
+        m, n = place(tile, M, N, GROUPS * ROWS, WIDE + NARROW, _GROUP_M)
         for k in range(0, K, _DEPTH):
             stage = done % STAGES
             ready = full.index(stage)
@@ -122,7 +111,7 @@ def _consume(
     even, odd = c.index(BUFFERS * WHICH), c.index(BUFFERS * WHICH + BUFFERS - 1)
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _place(tile, M, N, GROUPS * ROWS, WIDE + NARROW)
+        m, n = place(tile, M, N, GROUPS * ROWS, WIDE + NARROW, _GROUP_M)
         m += WHICH * ROWS
         acc = gl.zeros([ROWS, WIDE], gl.float32, WHOLE)
         beside = gl.zeros([ROWS, _SIDE], gl.float32, PART)

@@ -9,32 +9,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from touchstone.backends import shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import options
+from touchstone.backends.triton.matmul._pieces import cut
 from touchstone.backends.triton.matmul.tensorfloat import tf32x3
 from touchstone.backends.triton.runtime.tuning import pinned
 from touchstone.backends.variants import variant
-
-
-@triton.jit
-def _rounded(x):
-    """x to 10 bits of mantissa, as the tensor cores read it; what would round to infinity is cut off instead."""
-    bits = x.to(tl.int32, bitcast=True)
-    near = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    cut = (bits & -0x2000).to(tl.float32, bitcast=True)
-    return tl.where(x != x, x, tl.where(tl.abs(near) == float("inf"), cut, near))
-
-
-@triton.jit
-def _cut_kernel(x_ptr, pieces_ptr, R, C, pitch, stride_xr, stride_xc, BLOCK: tl.constexpr):
-    """x (R, C) in two pieces: pieces (2, R, pitch), rows contiguous."""
-    tiles = tl.cdiv(C, BLOCK)
-    r = (tl.program_id(0) // tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
-    c = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (r < R) & (c < C)
-    x = tl.load(x_ptr + r * stride_xr + c * stride_xc, mask=inside, other=0.0)
-    large = _rounded(x)
-    small = tl.where(tl.abs(x) < float("inf"), _rounded(x - large), 0.0)  # inf - inf is NaN
-    tl.store(pieces_ptr + r * pitch + c, large, mask=inside)
-    tl.store(pieces_ptr + (r + R) * pitch + c, small, mask=inside)
 
 
 @triton.jit
@@ -108,16 +86,14 @@ def tf32x3_presplit(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if K == 0:
         return c.zero_()
     config = pinned("matmul.tf32x3_presplit", a.dtype, (M, N, K), options(128 if M > 64 else 64, 128, 32, 8, 3))
-    a_desc, b_desc = _cut(a, config["BLOCK_M"], config["BLOCK_K"]), _cut(b.t(), config["BLOCK_N"], config["BLOCK_K"])
+    a_desc = _described(cut(a), K, config["BLOCK_M"], config["BLOCK_K"])
+    b_desc = _described(cut(b.t()), K, config["BLOCK_N"], config["BLOCK_K"])
     grid = (ceil_div(M, config["BLOCK_M"]) * ceil_div(N, config["BLOCK_N"]),)
     _presplit_kernel[grid](a_desc, b_desc, c, M, N, K, 1.0, **config)
     return c
 
 
-def _cut(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
-    """The two pieces of x (R, C) in tiles of (rows, cols); rows start on 16 bytes, as a descriptor wants them."""
-    R, C = x.shape
-    pitch = ceil_div(C, 4) * 4
-    cut = x.new_empty(2, R, pitch)
-    _cut_kernel[(ceil_div(R, 64) * ceil_div(C, 64),)](x, cut, R, C, pitch, *x.stride(), BLOCK=64, num_warps=4)
-    return TensorDescriptor(cut, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])
+def _described(pieces: torch.Tensor, C: int, rows: int, cols: int) -> TensorDescriptor:
+    """`pieces` (2, R, pitch) of a matrix of C columns in tiles of (rows, cols)."""
+    _, R, pitch = pieces.shape
+    return TensorDescriptor(pieces, [2, R, C], [R * pitch, pitch, 1], [1, rows, cols])
