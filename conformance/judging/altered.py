@@ -8,6 +8,7 @@ reference that it stands in.
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -165,7 +166,21 @@ class Search:
         """The changes that explain it as well as the best does, in words; None where there are none, or many."""
         errors = {text: self.given.error(theirs) for text, theirs in found.items()}
         near = [text for text, error in errors.items() if error <= AS_NEAR * min(errors.values())]
+        if gone := self.unwritten():
+            near = [text for text in near if re.search(rf"{gone}\b", text)] or near
         return f"as if {'; or as if '.join(near)}" if 0 < len(near) <= NAMED else None
+
+    def unwritten(self) -> str | None:
+        """What is neither summed nor written, in the words of a change, where the last elements of each row are NaN:
+        one cause of both."""
+        got = self.given.got[self.output].cpu()
+        if got.ndim < 1 or self.given.bad is None:
+            return None
+        there = (got.isnan() & self.given.bad).reshape(-1, got.shape[-1])
+        count = int(there.all(0).sum())
+        if not 0 < count < there.shape[1] or not bool(there[:, -count:].all()):
+            return None
+        return f"without the last {count} of {there.shape[1]}"
 
 
 def _explain_a_small_case(

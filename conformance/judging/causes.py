@@ -578,10 +578,24 @@ def let_through(
         found = idle
     if not found:
         return None
+    by_0 = right >= diagnosis.EXPLAINS
+    if any(j.contract.operands[operand].garbage is None for operand in found):
+        exact = j.contract.build(case).exact
+        shown = [f"{_nan_of(j, case, operand, exact[operand])} of {operand}" for operand in found]
+        so = ", and multiplied by 0" if by_0 else ""
+        return (
+            f"they depend on the NaN at {' and at '.join(shown)}, on which these answers do not: it is read there{so}"
+        )
     return (
         f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
-        f"are read, and {'to multiply by 0 leaves NaN' if right >= diagnosis.EXPLAINS else 'count'}"
+        f"are read, and {'to multiply by 0 leaves NaN' if by_0 else 'count'}"
     )
+
+
+def _nan_of(j: Judgement, case: Case, operand: str, value: torch.Tensor | None) -> str:
+    """Where an operand has NaN, in words."""
+    assert value is not None
+    return diagnosis.region(value.isnan(), diagnosis.axis_names(j.contract.operand_axes(operand, case), value.ndim))
 
 
 def of_nan(

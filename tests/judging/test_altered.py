@@ -1024,3 +1024,14 @@ def test_a_change_that_agrees_where_a_dropout_drops_nothing_is_refuted_with_anot
     told = {fn: said("dropout_bitmask_backward", fn, "dx", params={"p": 0.0}) for fn in (drawn_anew, never_dropped)}
     assert told[drawn_anew] is None
     assert "everywhere" in told[never_dropped]
+
+
+@pytest.mark.parametrize(("beyond", "readings"), [(torch.nan, 1), (1.0, 2)])
+def test_of_two_readings_that_is_named_whose_part_is_unwritten_too(beyond, readings):
+    def fn(y, dy):
+        sums = (y * dy)[:, :1024].sum(-1, keepdim=True)
+        return torch.cat([(y * (dy - sums))[:, :1024], torch.full((len(y), 1), beyond)], 1)
+
+    told = said("softmax_backward", fn, "dx", rows=5, cols=1025)
+    assert "without the last 1 of 1025, beyond whole tiles" in told
+    assert told.count("as if") == readings

@@ -766,6 +766,25 @@ def test_nan_of_two_operands_of_which_each_alone_is_enough():
     assert told.startswith("k and v have NaN in places that no answer depends on: they are read, and ")
 
 
+def test_nan_of_another_row_is_said_to_be_read_where_it_is():
+    """A sum of each row that goes on into the next one."""
+
+    def fn(x):
+        e = torch.exp(x)
+        return e / (e.sum(-1, keepdim=True) + 0.25 * e.sum(-1, keepdim=True).roll(-1, 0))
+
+    case = replace(case_of(rows=3, cols=33), values="one_nan")
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    ((row, col),) = inputs.exact["x"].isnan().nonzero().tolist()
+    got, expected = j.call(inputs.arguments).values["y"], j.contract.expected(inputs)["y"]
+    bad = got.isnan() & expected.answer.isfinite()
+    assert causes.let_through(j, case, "y", got, bad, expected) == (
+        f"they depend on the NaN at one element of 99, at [{row}, {col}] of x, on which these answers do not: it is "
+        "read there"
+    )
+
+
 def test_nan_of_nobody_is_not_let_through():
     case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
     right = decoded(lambda p, hidden: p)
