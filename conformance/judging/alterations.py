@@ -517,6 +517,8 @@ def _of_product(operation: Operation) -> Iterator[tuple[str, Step]]:
     for tile in _cut(size):
         text = f"without the last {size % tile} of {size} terms{_beyond(tile, size)}"
         yield text, partial(_terms, slice(0, size // tile * tile))
+    if kept := _kept_by_halves(size):
+        yield f"without {kept[0]} terms: {_halved(size)}", partial(_terms, kept[1])
     for tile in TILES:
         if tile < size and size % tile:
             yield f"of more than {size} terms: {_stale(tile)}", partial(_terms, _filled_up(size, tile))
@@ -683,11 +685,8 @@ def _of_reduction(name: str, operation: Operation) -> Iterator[tuple[str, Step]]
         whole_tiles = size // tile * tile
         beyond = _beyond(tile, size, tree=name != "softmax" and size <= TILES[-1])
         yield f"without the last {size % tile} of {size}{beyond}", partial(_of_part, dim, 0, whole_tiles)
-    lost = [] if name == "softmax" or size > TILES[-1] else _lost_by_halves(size)
-    if lost and lost[0] != size - len(lost):  # else it is what lies beyond whole tiles
-        shown = ", ".join(str(index) for index in lost)
-        text = f"without {shown if len(shown) <= LISTED else len(lost)} of {size}: {_halved(size)}"
-        yield text, partial(_of_indices, dim, torch.tensor([index for index in range(size) if index not in lost]))
+    if name != "softmax" and (kept := _kept_by_halves(size)):
+        yield f"without {kept[0]}: {_halved(size)}", partial(_of_indices, dim, kept[1])
     for tile in TILES:
         if 2 * tile <= size:
             yield f"of the first {tile} of {size} alone", partial(_of_part, dim, 0, tile)
@@ -771,6 +770,17 @@ def _lost_by_halves(size: int) -> list[int]:
     for step in range(size.bit_length() - 1, 0, -1):
         kept |= {index + (size >> step) for index in kept}
     return [index for index in range(size) if index not in kept]
+
+
+def _kept_by_halves(size: int) -> tuple[str, torch.Tensor] | None:
+    """What such a reduction loses, in words, and the indices that it keeps; None where it loses nothing, or what lies
+    beyond whole tiles."""
+    lost = _lost_by_halves(size) if size <= TILES[-1] else []
+    if not lost or lost[0] == size - len(lost):
+        return None
+    shown = ", ".join(str(index) for index in lost)
+    kept = torch.tensor([index for index in range(size) if index not in lost])
+    return f"{shown if len(shown) <= LISTED else len(lost)} of {size}", kept
 
 
 def _of_indices(dim: int, index: torch.Tensor, operation: Operation) -> torch.Tensor:

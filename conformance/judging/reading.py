@@ -38,6 +38,7 @@ NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart befo
 OTHER_SIZES = 3  # in which they are
 OTHER_OPTIONS = 2  # parameters of which another option is tried
 SHOWN = 3  # heads that are named
+OF_SLICES = 3.0  # seconds in which slices of an operand are looked for that others are read for
 SMALL = 1e-2  # an option of a parameter that keeps a divisor from 0
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3)  # numbers that stand in code in the place of a parameter
 
@@ -173,7 +174,7 @@ def misread(
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     if found:
         return f"as if {'; or as if '.join(found[:NAMED])}"
-    return None if only_strides else _other_slices(contract, case, output, got, bad, end, call)
+    return _other_slices(contract, case, output, got, bad, end, call) if strictly and not only_strides else None
 
 
 def _is_nothing(wrong: torch.Tensor) -> bool:
@@ -301,6 +302,9 @@ def _counts(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[s
         for letter, size in sorted(case.size.items(), key=lambda item: item[0] in outer):
             if isinstance(size, int) and bool((value != size).any()):
                 yield f"all {name} were {size} ({letter})", _as_large_as(name, letter)
+        for which, one in (("their largest", torch.max), ("the first of them", _first)):
+            if bool((value != one(value)).any()):
+                yield f"all {name} were {which}", _other_operand(name, partial(_all_as, one))
         yield f"{name} were 0, 1, 2, ...", _other_operand(name, _counted)
         yield f"each of {name} were one more", _other_operand(name, lambda value: value + 1)
         yield f"each of {name} were one less", _other_operand(name, lambda value: value - 1)
@@ -312,6 +316,14 @@ def _as_large_as(name: str, letter: str) -> Change:
         return {**exact, name: None if value is None else torch.full_like(value, case.size[letter])}, case.param
 
     return filled
+
+
+def _first(value: torch.Tensor) -> torch.Tensor:
+    return value.reshape(-1)[0]
+
+
+def _all_as(one: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
+    return one(value).expand(value.shape).contiguous()
 
 
 def _counted(value: torch.Tensor) -> torch.Tensor:
@@ -730,16 +742,28 @@ def _other_slices(
         for letter in letters:
             if value is None or letter == "..." or letter not in axes or value.ndim != len(letters):
                 continue
-            read = _slices_read(contract, case, output, got, bad, end, name, letter)
+            until = end
+            if _from_power_of_two(bad, axes.index(letter)):
+                until = max(end, time.monotonic() + OF_SLICES)
+            read = _slices_read(contract, case, output, got, bad, until, name, letter)
             if read is None:
                 continue
             other = _again_wrong(contract, case, output, call)
-            if other is not None and _slices_read(contract, again(case), output, *other, end, name, letter) != read:
+            until = max(until, time.monotonic() + OF_SLICES)
+            if other is not None and _slices_read(contract, again(case), output, *other, until, name, letter) != read:
                 continue
             shown = [f"{place} that of {there}" for place, there in read.items()]
             of_these = f"{', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
             return f"{letter} read {name} of others: {of_these}"
     return None
+
+
+def _from_power_of_two(bad: torch.Tensor, axis: int) -> bool:
+    """Whether the slices of an axis are wrong from a power of two on: those of a block are read for the ones behind
+    it."""
+    wrong = bad.movedim(axis, 0).reshape(bad.shape[axis], -1).any(1)
+    first = int(wrong.int().argmax())
+    return first > 1 and first & (first - 1) == 0 and bool(wrong[first:].all())
 
 
 def _again_wrong(contract: Contract, case: Case, output: str, call: Call) -> tuple[torch.Tensor, torch.Tensor] | None:

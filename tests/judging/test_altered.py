@@ -1035,3 +1035,15 @@ def test_of_two_readings_that_is_named_whose_part_is_unwritten_too(beyond, readi
     told = said("softmax_backward", fn, "dx", rows=5, cols=1025)
     assert "without the last 1 of 1025, beyond whole tiles" in told
     assert told.count("as if") == readings
+
+
+def test_a_product_of_a_tree_that_halves_an_odd_number():
+    def fn(a, b):
+        terms, size = (a * b).double(), len(a)
+        while size > 1:
+            size //= 2
+            terms = terms[:size] + terms[size : 2 * size]
+        return terms[0].to(a.dtype)
+
+    told = said("dot", fn, n=160)
+    assert "were without 32 of 160 terms: what a tree over 160 threads loses where it halves an odd number" in told

@@ -597,7 +597,9 @@ def test_mutants_that_are_wrong_where_the_kernel_is_right(own, general, constant
         return [mutant.name for mutant in diagnosis.not_refuted(contract, short, mutants, got, verdict, passed)]
 
     assert left([long]) == named
-    assert left([]) == left([wide]) == everything  # of another dtype
+    assert left([]) == everything
+    in_short = [f"{kind}0" for kind, fns in (("own", own), ("general", general)) if fns == [in_short_rows]]
+    assert left([wide]) == (in_short or everything)  # another dtype tells several apart, and refutes none by itself
 
 
 def test_a_factor_of_next_to_nothing_is_none():
@@ -1089,6 +1091,8 @@ def test_what_is_tried_for_integers():
     sizes = {"B": 3, "Hq": 2, "Hkv": 2, "Sq": 1, "Sk": 9, "D": 8}
     changes = dict(reading._counts(contract, case, exact))
     assert changes.keys() == {f"all lengths were {size} ({letter})" for letter, size in sizes.items()} | {
+        "all lengths were their largest",
+        "all lengths were the first of them",
         "lengths were 0, 1, 2, ...",
         "each of lengths were one more",
         "each of lengths were one less",
@@ -1104,10 +1108,13 @@ def test_what_is_tried_for_integers():
 
     given = exact["lengths"].tolist()
     assert lengths("all lengths were 9 (Sk)") == [9, 9, 9] and lengths("lengths were 0, 1, 2, ...") == [0, 1, 2]
+    assert lengths("all lengths were their largest") == [max(given)] * 3
+    assert lengths("all lengths were the first of them") == [given[0]] * 3
     assert lengths("each of lengths were one more") == [n + 1 for n in given]
     assert lengths("each of lengths were one less") == [n - 1 for n in given]
     alike = {**exact, "lengths": torch.full_like(exact["lengths"], 9)}
-    assert "all lengths were 9 (Sk)" not in texts(reading._counts(contract, case, alike))  # so they are
+    untold = texts(reading._counts(contract, case, alike))
+    assert not {"all lengths were 9 (Sk)", "all lengths were their largest"} & set(untold)  # so they are
 
 
 def test_a_size_of_any_number_of_axes_is_no_integer():
@@ -1436,7 +1443,8 @@ def test_all_that_is_tried_of_a_call():
         *("groups were 2, not 1", "groups were 0, not 1"),
         *("total were 8, not 7", "total were 6, not 7"),
     ]
-    counts = ["n were 0, 1, 2, ...", "each of n were one more", "each of n were one less"]
+    one = ["all n were their largest", "all n were the first of them"]
+    counts = [*one, "n were 0, 1, 2, ...", "each of n were one more", "each of n were one less"]
     assert tried(x, w, n) == [
         *parameters,
         *("x were 0", "w were not given"),
@@ -1450,7 +1458,7 @@ def test_all_that_is_tried_of_a_call():
     ]
     assert tried(torch.zeros(1, 4), None, torch.tensor([4])) == [
         *parameters,
-        *("all n were 1 (rows)", *counts),
+        *("all n were 1 (rows)", *counts[2:]),  # of one all are the largest
         *moved("cols", "x"),
         "scale were 1/sqrt(cols)",
         *padded("cols", 8, 16, 32, 64, 128),
@@ -1531,3 +1539,35 @@ def test_with_which_other_values_a_kernel_is_called():
         found = reading.others(contract, case, torch.arange(15) < wrong)
         assert [(other.values, other.seed) for other in found] == values
         assert all(replace(other, values="large", seed=5) == case for other in found)
+
+
+def test_one_length_for_a_whole_batch():
+    def fn(q, k, v, lengths, *, scale=None):
+        one = lengths.max().expand(lengths.shape)
+        return attention_decode.torch_attention_decode(q, k.nan_to_num(), v.nan_to_num(), one, scale=scale)
+
+    contract = registry.contract("attention_decode")
+    numbers = causes.of_numbers(contract)
+    case = plain_case(contract, "float32", "normal", size=dict(B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8))
+    got, right = called(numbers, fn)(case)["o"], numbers.expected(numbers.build(case))["o"]
+    bad = compare.compare(got, right, torch.float32).bad
+    told = reading.misread(numbers, case, "o", got, bad, 20.0, called(numbers, fn))
+    assert told == "as if all lengths were their largest"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "so"), [((4, 5, 6), True), ((4, 6), False), ((3, 4, 5, 6), False), ((1, 2, 3, 4, 5, 6), False)]
+)
+def test_slices_behind_a_block_of_a_power_of_two(wrong, so):
+    bad = torch.zeros(2, 7, dtype=torch.bool)
+    bad[1, list(wrong)] = True
+    assert reading._from_power_of_two(bad, 1) == so
+
+
+def test_slices_of_a_block_that_are_read_for_those_behind_it_have_time_of_their_own(monkeypatch):
+    weight = torch.arange(12) % 4
+    fn = norm(lambda x, w, eps: rms(x, w[weight], eps))
+    told = lambda: said("rms_norm", fn, seconds=0.0, rows=5, cols=12)  # noqa: E731
+    assert told() == "cols read weight of others: 4 that of 0, 5 that of 1, 6 that of 2, ..."
+    monkeypatch.setattr(reading, "OF_SLICES", 0.0)
+    assert told() is None
