@@ -82,7 +82,7 @@ def page(record: dict[str, Any]) -> str:
             *([f"A mutant in a backend's language {left}."] if stops else []),
             '"Redundant" are families without which every mutant would still be killed: with every pair of values of '
             "any two axes,",
-            'most are; "-" where mutants were left after two kills.',
+            'most are; "-" where mutants were left after one kill.',
             "",
             "```",
             summary(results).plain(),

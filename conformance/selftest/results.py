@@ -14,8 +14,8 @@ from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Tria
 from touchstone.conformance.reporting.console import Table
 from touchstone.conformance.spec.contract import size_text
 
-# kills after which a kernel in a backend's language is left, by level: interpreters and emulators are slow
 NARROW = 0.01  # of the trials: a mutant that fewer kill escapes another draw of the cases
+# kills after which a kernel in a backend's language is left, by level: interpreters and emulators are slow
 ENOUGH = {"quick": 1, "default": 4}
 
 
@@ -70,7 +70,8 @@ class OpResult:
     def thin(self) -> list[MutantResult]:
         """Mutants that one trial alone kills, of those that were not left after it."""
         left = ENOUGH.get(self.level) == 1
-        return [one for one in self.mutants if len(one.killed) == 1 and not (left and one.backend)]
+        judged = [one for one in self.mutants if self.whole and not (left and one.backend)]
+        return [one for one in judged if len(one.killed) == 1]
 
     @property
     def narrow(self) -> list[MutantResult]:
@@ -185,7 +186,7 @@ def _summary_row(name: str, results: Sequence[OpResult]) -> list[str]:
         name,
         total(lambda r: len(r.mutants)),
         total(lambda r: len(r.mutants) - len(r.survivors)),
-        total(lambda r: len(r.thin)),
+        worth(lambda r: len(r.thin)),
         total(lambda r: len(r.known_good)),
         total(lambda r: r.known_good_checks),
         total(lambda r: sum(len(c.killed) for c in r.false_alarms)),

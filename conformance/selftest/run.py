@@ -27,12 +27,12 @@ from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import DECLINED, FAILED
 from touchstone.conformance.judging.trials import ManyCalls, Trial, called_once, trials_of
 from touchstone.conformance.reporting.console import progress
+from touchstone.conformance.selftest.order import Order
 from touchstone.conformance.selftest.results import ENOUGH, MutantResult, OpResult, families
 from touchstone.conformance.spec.cases import also_case
 from touchstone.conformance.spec.contract import Case, Contract, Family
 
 DEVICE = "cpu"
-TWICE = 2  # kills after which any other mutant is left where not the whole matrix is asked for
 # kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
 MANY_CALLS = ("known-good", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
 TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
@@ -53,7 +53,7 @@ def judge_op(
     """Judge one in `sample` of the mutants and known-good kernels of `op`, with `known_good` of those alone, one after
     another, in children of this process; of those the `part` (i, n), every n-th from number i on.
 
-    Not `whole`: trials by their cost, and a mutant is left when two have killed it.
+    Not `whole`: a mutant is left when a trial has killed it, and those that probably do come first.
     """
     torch.set_num_threads(1)
     found, notes = _planted(op)
@@ -127,24 +127,32 @@ def _judge_all(found: Sequence[Planted], trials: Sequence[Trial], level: str, wh
     child: Child | None = None
 
     def serve_all(connection: Connection) -> None:
-        def result(index: int) -> MutantResult:
-            return judge_planted(found[index], trials, level, whole, "none", lambda: alive(connection))
+        def result(request: tuple[int, list[str]]) -> MutantResult:
+            planted, ids = found[request[0]], request[1]
+            mine = {trial.id: trial for trial in held_to(planted, trials, level)}
+            enough = kills_enough(planted, level, whole)
+            return judge_planted(planted, [mine[each] for each in ids], enough, "none", lambda: alive(connection))
 
         serve(connection, result)
 
+    order = Order(registry.contract(trials[0].case.op), trials)
     try:
         for index, planted in enumerate(found):
-            one = None
+            one, mine, enough = None, held_to(planted, trials, level), kills_enough(planted, level, whole)
+            if enough and not planted.is_known_good:
+                mine = order.of(planted, mine)
             if planted.kind not in ALONE:
                 child = child or fork(serve_all)
                 try:
-                    one = child.ask(index, SECONDS)
+                    one = child.ask((index, [trial.id for trial in mine]), SECONDS)
                 except Exception:  # by itself it shows whether that was its own
                     one = None
                 if one is None or isinstance(one, Death):
                     child.close()
                     child = one = None
-            judged.append(one or judge_planted(planted, trials, level, whole))
+            judged.append(one or judge_planted(planted, mine, enough))
+            if not planted.is_known_good:
+                order.learn(planted, mine[: judged[-1].trials], judged[-1].killed)
     finally:
         if child is not None:
             child.close()
@@ -166,19 +174,8 @@ def _planted(op: str) -> tuple[list[Planted], list[str]]:
     return found, notes
 
 
-def judge_planted(
-    planted: Planted,
-    trials: Sequence[Trial],
-    level: str,
-    whole: bool,
-    isolate: str = "fork",
-    after_trial: Callable[[], object] = int,
-) -> MutantResult:
-    one = MutantResult(planted.op, planted.name, planted.kind, planted.about, planted.backend)
-    target = f"{planted.backend or 'torch'}@{DEVICE}"
-    subject = Subject(
-        planted.op, planted.make(), planted.name, target, DEVICE, deterministic=planted.deterministic, diagnosed=False
-    )
+def held_to(planted: Planted, trials: Sequence[Trial], level: str) -> list[Trial]:
+    """Those of an op's trials that something planted is judged on."""
     mine = [trial for trial in trials if trial.case.dtype in planted.dtypes]
     if level == "quick" and planted.kind not in MANY_CALLS:
         mine = [trial for trial in mine if not isinstance(trial, ManyCalls)]
@@ -188,12 +185,32 @@ def judge_planted(
     if level == "quick" and planted.is_known_good:  # some of these add one element to another, by the ten thousand
         single = {also_case(contract, name, trials[0].case.seed) for name in contract.also}
         mine = [trial for trial in mine if trial.case not in single]
-    enough = ENOUGH.get(level) if planted.backend else None if whole or planted.is_known_good else TWICE
-    if enough:
-        mine.sort(key=lambda trial: (isinstance(trial, ManyCalls), contract.work(trial.case)))
+    return mine
+
+
+def kills_enough(planted: Planted, level: str, whole: bool) -> int | None:
+    """Kills after which a mutant is left; None: it is judged on every trial."""
+    if planted.backend:
+        return ENOUGH.get(level)
+    return None if whole or planted.is_known_good else 1
+
+
+def judge_planted(
+    planted: Planted,
+    trials: Sequence[Trial],
+    enough: int | None = None,
+    isolate: str = "fork",
+    after_trial: Callable[[], object] = int,
+) -> MutantResult:
+    """Judge it on these trials, in their order, until `enough` have failed (None: on all)."""
+    one = MutantResult(planted.op, planted.name, planted.kind, planted.about, planted.backend)
+    target = f"{planted.backend or 'torch'}@{DEVICE}"
+    subject = Subject(
+        planted.op, planted.make(), planted.name, target, DEVICE, deterministic=planted.deterministic, diagnosed=False
+    )
     killing: list[Trial] = []
-    with Runner(subject, mine, isolate, confirm=False) as runner:
-        for index, trial in enumerate(mine):
+    with Runner(subject, trials, isolate, confirm=False) as runner:
+        for index, trial in enumerate(trials):
             if runner.stopped or (enough and len(killing) == enough):
                 break
             outcome = runner.outcome(index)
@@ -225,8 +242,7 @@ def run(
     process per op, `jobs` at a time (None: one per core); above level quick fewer ops than that are divided, so that
     each process has a part of one.
 
-    `whole` (None: above level quick, and for one op): every mutant on all its trials, not only until two have killed
-    it.
+    `whole` (None: above level quick, and for one op): every mutant on all its trials, not only until one has killed it.
     """
     if whole is None:
         whole = level != "quick" or len(ops) == 1

@@ -20,6 +20,7 @@ from touchstone.conformance.judging.judgement import PASSED
 from touchstone.conformance.judging.trials import trials_of
 from touchstone.conformance.selftest import other_rules, record, results
 from touchstone.conformance.selftest import run as selftest
+from touchstone.conformance.selftest.order import Order
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 
@@ -226,10 +227,13 @@ def test_a_sample_takes_one_in_so_many_of_the_mutants_and_of_the_known_good_kern
     assert len({frozenset(those) for those in names.values()}) == len(names)  # other generic mutants for other ops
 
 
-def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
+def test_a_kill_is_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     whole, some = (selftest.judge_op("softmax", "quick", whole=whole) for whole in (True, False))
-    assert len(some.mutants[0].killed) == 2 < len(whole.mutants[0].killed)
+    assert len(some.mutants[0].killed) == some.mutants[0].trials == 1 < len(whole.mutants[0].killed)
+    assert some.thin == [] and results.summary([some]).rows[0][3] == "-"
+    plant(monkeypatch, RARE)
+    assert selftest.judge_op("softmax", "quick", whole=False).mutants[0].trials == 1  # the likeliest first
     assert some.known_good_checks == whole.known_good_checks
     assert [one.name for one in some.survivors] == ["unseen"] and some.survivors[0].trials == whole.survivors[0].trials
     assert results.summary([some]).rows[0][-2:] == ["-", "-"]
@@ -243,11 +247,43 @@ def test_two_kills_are_enough_where_not_the_whole_matrix_is_asked_for(monkeypatc
     assert wholes == [True, False, True, True]
 
 
+def trials_in_order(planted, tried=lambda trial: False, killed=(), others=UNSEEN):
+    """Of `planted`, after nine `others` were tried on some trials, of which those of some values killed."""
+    trials, _ = trials_of(Subject("softmax", softmax, "right", "user@cpu", "cpu"), "quick")
+    order, some = Order(registry.contract("softmax"), trials), list(filter(tried, trials))
+    for _ in range(9):
+        order.learn(others, some, [trial.id for trial in some if trial.case.values in killed])
+    found = order.of(planted, trials)
+    assert sorted(trial.id for trial in found) == sorted(trial.id for trial in trials)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("planted", "first"),
+    [
+        (RARE, lambda case: "nan" in case.values),  # "NaN is lost"
+        (dataclasses.replace(WRONG, kind="empty"), lambda case: not case.filled),
+        (dataclasses.replace(WRONG, kind="strides"), lambda case: not case.contiguous),
+        (dataclasses.replace(WRONG, about="what exceeds 4096 columns"), lambda case: max(case.size.values()) > 4096),
+    ],
+)
+def test_trials_of_which_a_mutants_words_speak_come_first(planted, first):
+    assert first(trials_in_order(planted)[0].case)
+
+
+def test_trials_that_killed_others_come_first_and_those_that_did_not_later():
+    first = trials_in_order(UNSEEN)[0]
+    assert first.case.values != "steep"
+    for others in (UNSEEN, dataclasses.replace(UNSEEN, kind="scale")):
+        assert trials_in_order(UNSEEN, lambda trial: True, ["steep"], others)[0].case.values == "steep"
+    assert trials_in_order(UNSEEN, lambda trial: trial.id == first.id)[0] != first
+
+
 def test_of_known_good_kernels_alone_false_alarms_are_told(monkeypatch, capsys):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     assert main(["selftest", "--op", "softmax", "--known-good", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^all +0 +0 +0 +1 +\d+ +0 +- +-", out, re.MULTILINE) and "kills nothing" not in out
+    assert re.search(r"^all +0 +0 +- +1 +\d+ +0 +- +-", out, re.MULTILINE) and "kills nothing" not in out
     plant(monkeypatch, WRONG, ACCUSED)
     assert main(["selftest", "--op", "softmax", "--known-good", "--jobs", "1"]) == 1
     assert "the known-good kernel accused is rejected" in capsys.readouterr().out
