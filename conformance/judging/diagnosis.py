@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -37,6 +38,8 @@ PASSED_TRIED = 4  # of those
 NAMED, FOUND = 3, 8  # most mutants that a diagnosis names, and that are told apart before
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
+TELLING = 0.5  # of the elements that are found there, at least: others are next to nothing
+COMPARED = 2e7  # and up to how many elements more of them are compared with
 OF_A_SLICE = 4  # wrong elements of each slice from which slices may hold others in no order
 SEVERAL = 8.0  # roundings of the size of the answer: more are no longer those of a few partial sums
 DISTINCT = 12  # values that tell a narrower dtype
@@ -769,6 +772,7 @@ def related(
         hints.append((1.0, moved))
     elif not where_alike(expected, got, bad):
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
+        hints.append(_surplus(value, answer, tolerance, bad, axes) if not any(hints) else None)
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
     return "; or ".join(text for _, text in ranked) or None
 
@@ -998,23 +1002,50 @@ def _fits(value, model, tolerance, where) -> float:
     return near.double().mean().item() if most(near) else 0.0
 
 
-def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[float, str] | None:
-    """The share of the wrong elements that are those of another slice of the answer along an axis, and which."""
+def _surplus(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[float, str] | None:
+    """The share of the wrong elements by which what is too much is another slice of the answer, or of what is given
+    there: a sum that goes on from another one's, or into its place."""
+    excess = torch.where(torch.isfinite(value) & torch.isfinite(answer), value - answer, math.nan)
+    for there, whose, so in (
+        (answer, ANOTHER, "added in the wrong place"),
+        (value, "the result of another ", "it goes on from there"),
+    ):
+        if found := _elsewhere(excess, there, tolerance, bad, axes, own=True):
+            share, text = found
+            return share, f"too much, by {whose}{text.removeprefix(ANOTHER)} ({so})"
+    return None
+
+
+def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str], own: bool = False) -> tuple[float, str] | None:
+    """The share of the wrong elements that are those of another slice of the answer along an axis, and which. With
+    `own` the tolerance of a wrong element counts too, and what is next to nothing tells nothing."""
     for axis in range(value.ndim):
         slices = [x.movedim(axis, 0).reshape(value.shape[axis], -1) for x in (value, answer, tolerance, bad)]
         here, right, near, wrong = slices
         places = wrong.any(1).nonzero().flatten().tolist()
-        if value.shape[axis] < 2 or not 0 < len(places) <= ROWS or here.shape[1] < 2:
+        few = len(places) <= ROWS or len(places) * value.numel() <= COMPARED
+        if value.shape[axis] < 2 or not places or not few or here.shape[1] < 2:
             continue
-        explained, sources = 0, {}
+        explained, telling, sources, matches = 0, 0, {}, {}
         for place in places:
             where = wrong[place]
-            other = (right[:, where] - right[place, where]).abs() > 2 * near[:, where]
-            match = (other & ((here[place, where] - right[:, where]).abs() <= near[:, where])).sum(1)
+            within = near[:, where] + near[place, where] if own else near[:, where]
+            close = (here[place, where] - right[:, where]).abs() <= within
+            other = (right[:, where] - (0.0 if own else right[place, where])).abs() > 2 * within
+            match = (close if own else other & close).sum(1)
             match[place] = 0
-            sources[place] = int(match.argmax())
-            explained += int(match.max()) if int(where.sum()) > 1 else 0
+            sources[place] = source = int(match.argmax())
+            matches[place] = match if int(where.sum()) > 1 else torch.zeros_like(match)
+            explained += int(matches[place][source])
+            telling += int((other & close)[source].sum())
         share = explained / int(wrong.sum())
+        if telling < TELLING * explained:
+            continue
+        by, _ = Counter(there - here for here, there in sources.items()).most_common(1)[0]
+        at_one = {here: here + by for here in places if 0 <= here + by < len(right)}
+        evenly = sum(int(matches[here][there]) for here, there in at_one.items()) / int(wrong.sum())
+        if len(at_one) == len(places) and evenly >= EXPLAINS:
+            share, sources = evenly, at_one
         regular = len(set(sources.values())) == 1 or len({there - here for here, there in sources.items()}) == 1
         if not regular and int(wrong.sum(1)[places].min()) < OF_A_SLICE:
             continue  # among so many places a few numbers are found by chance

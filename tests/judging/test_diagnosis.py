@@ -1134,6 +1134,37 @@ def test_slices_that_hold_the_answer_of_others():
     assert told(nearly) == (pytest.approx(19 / 20), "the answer of another rows: that of 3 after")
 
 
+def test_what_is_too_much_is_the_answer_or_the_result_of_another_slice():
+    answer = torch.arange(1.0, 61, dtype=torch.float64).reshape(6, 10) ** 1.3
+
+    def told(got):
+        bad = (got - answer).abs() > 1e-3
+        return diagnosis._surplus(got, answer, torch.full_like(answer, 1e-4), bad, ("rows", "cols"))
+
+    added, running = answer.clone(), answer.clone()
+    added[3:] += answer[:3]
+    assert told(added) == (1.0, "too much, by the answer of another rows: that of 3 before (added in the wrong place)")
+    for row in range(2, 6):
+        running[row] += running[row - 2]
+    assert told(running) == (1.0, "too much, by the result of another rows: that of 2 before (it goes on from there)")
+    assert told(answer + torch.sin(answer)) is None
+    next_to_nothing = answer.clone()
+    next_to_nothing[1] += 2e-3
+    answer[4] = 1e-5
+    assert told(next_to_nothing) is None
+
+
+def test_a_few_slices_of_next_to_nothing_hide_no_distance():
+    answer = torch.arange(1.0, 201, dtype=torch.float64).reshape(20, 10) ** 1.3
+    got = answer.clone()
+    got[8:] += answer[:12]
+    got[19] = answer[19] + 2e-4
+    bad = (got - answer).abs() > 1e-4
+    bad[19, 1:] = False
+    _, text = diagnosis._surplus(got, answer, torch.full_like(answer, 1e-4), bad, ("rows", "cols"))
+    assert text == "too much, by the answer of another rows: that of 8 before (added in the wrong place)"
+
+
 def test_another_answer_explains_most_wrong_elements():
     other, case = Expected(torch.linspace(1, 2, 40, dtype=torch.float64)), torch.float32
     got, bad = other.answer.float(), torch.ones(40, dtype=torch.bool)
@@ -1466,11 +1497,12 @@ def test_of_the_cases_that_passed_half_have_other_parameters():
 
 
 @pytest.mark.parametrize(("count", "told"), [(64, True), (65, False)])
-def test_of_many_wrong_rows_none_is_looked_for_elsewhere(count, told):
+def test_of_many_wrong_rows_none_is_looked_for_elsewhere(monkeypatch, count, told):
     answer = torch.arange(700, dtype=torch.float64).reshape(70, 10) ** 1.3
     got = answer.clone()
     got[:count] = answer[1 : count + 1]
     bad = (got - answer).abs() > 1e-3
+    monkeypatch.setattr(diagnosis, "COMPARED", 0)
     said = diagnosis._elsewhere(got, answer, torch.full_like(answer, 1e-4), bad, ("rows", "cols"))
     assert said == ((1.0, "the answer of another rows: that of 1 after") if told else None)
 
