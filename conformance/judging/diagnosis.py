@@ -20,7 +20,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import altered, heatmap, reading
+from touchstone.conformance.judging import altered, heatmap, left_out, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -58,6 +58,7 @@ NOT_ZEROED = (
 INFINITE = "infinite there: an overflow, or a division by 0"
 OTHER_SIGN = "an infinity of the other sign"
 LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all that is summed vanishes"
+ALL_0 = "all 0 there"
 ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
 LOST = "numbers where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
 ANOTHER = "the answer of another "  # slice, as which an operand by other strides can look
@@ -172,7 +173,10 @@ def diagnose(
                         )
                         beside = {n: (got[n], v.bad) for n, v in failed.items() if n != name and v.bad is not None}
                         search = cache(partial(altered.Search, contract, case, name, got, verdict.bad, call))
-                        if relation is not None and relation.startswith(ANOTHER):
+                        rule = left_out.rule_of(contract, case, name, verdict.bad, call) if relation == ALL_0 else None
+                        if rule is not None:
+                            said = f"{relation}: {rule}"
+                        elif relation is not None and relation.startswith(ANOTHER):
                             said = misread(beside, only_strides=True)
                         else:
                             said = (
@@ -181,7 +185,7 @@ def diagnose(
                                 or (misread(beside, strictly=False) if beside else None)
                                 or kept()
                             )
-                        if said is not None and "rounded" not in said:
+                        if said is not None and "rounded" not in said and rule is None:
                             said = short_alone(name) or said
                         if said is None and relation is None:
                             said = search().number(seconds)
@@ -910,15 +914,16 @@ def short_sums(
 
 def _local(error: torch.Tensor) -> bool:
     """Whether errors, in units of what is expected of each, are of another size in some slices than in others, or in
-    one element than in all others."""
+    one element than in all others. A slice that has one error again and again, as of what is broadcast, tells none."""
     every = budget.finite(error).abs().flatten().sort(descending=True).values
     if every.numel() >= 16 and every[0] > SPIKE * every[1:].square().mean().sqrt():
         return True
     for axis in range(error.ndim):
         slices = budget.finite(error).movedim(axis, 0).reshape(error.shape[axis], -1)
         if len(slices) > 1 and slices.shape[1] >= 16:
-            sizes = slices.square().mean(1).sqrt()
-            if sizes.min() * LOCAL < sizes.max():
+            distinct = (slices.sort(1).values.diff(dim=1) != 0).sum(1) + 1
+            sizes = slices.square().mean(1).sqrt()[(distinct >= 16) | ~slices.any(1)]
+            if len(sizes) > 1 and sizes.min() * LOCAL < sizes.max():
                 return True
     return False
 

@@ -1,4 +1,4 @@
-"""By what rule of tiles and bounds a kernel leaves elements of a matrix unwritten.
+"""By what rule of tiles and bounds a kernel leaves elements of a matrix unwritten, or as zeros that were there before.
 
 A rule says of a shape which elements are written. It is named where it leaves out what is unwritten on a case, and on
 others of other sizes too: on one size many rules leave out the same.
@@ -58,10 +58,16 @@ def _rules(rows: str, cols: str) -> Iterator[Rule]:
     for axis, letter in enumerate((rows, cols)):
         for number in SHARES:
             text = f"{letter} is shared out among up to {number} programs, each with the quotient rounded down"
+            text += f", or the grid has its whole tiles of {number} alone, one at least"  # the same in every size
             yield Rule(text, "", partial(_shared_out, axis, number))
         for tile in (2, 4, *TILES):
             text = f"the grid has the whole tiles along {letter} alone: a quotient is rounded down"
             yield Rule(text, f"tiles of {tile}", partial(_whole_tiles, axis, tile))
+    both = f"the grid has the whole tiles along {rows} and {cols} alone: quotients are rounded down"
+    for tiles in itertools.product(TILES, TILES):
+        of = f"tiles of {tiles[0]} x {tiles[1]}"
+        yield Rule(both, of, partial(_whole_in_both, tiles))
+        yield Rule(both, f"{of}, one at least", partial(_whole_in_both, tiles, least=1))
     grid = f"the grid has the tiles of {cols} along {rows}, and those of {rows} along {cols}"
     bounds = f"the bounds are those of the element whose {rows} and {cols} within a tile are exchanged"
     for tile in TILES:
@@ -83,9 +89,14 @@ def _shared_out(axis: int, programs: int, index: Indices, shape: Shape) -> torch
     return written.expand(shape)
 
 
-def _whole_tiles(axis: int, tile: int, index: Indices, shape: Shape) -> torch.Tensor:
-    written: torch.Tensor = index[axis] < shape[axis] // tile * tile
+def _whole_tiles(axis: int, tile: int, index: Indices, shape: Shape, least: int = 0) -> torch.Tensor:
+    written: torch.Tensor = index[axis] < max(shape[axis] // tile * tile, least)
     return written.expand(shape)
+
+
+def _whole_in_both(tiles: Shape, index: Indices, shape: Shape, least: int = 0) -> torch.Tensor:
+    one, other = (_whole_tiles(axis, tile, index, shape, least * tile) for axis, tile in enumerate(tiles))
+    return one & other
 
 
 def _other_grid(tile: int, index: Indices, shape: Shape) -> torch.Tensor:

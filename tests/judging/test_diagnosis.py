@@ -1024,6 +1024,7 @@ def test_whether_it_is_wrong_in_float32_with_the_same_values(dtype, fn, wrong):
 
 def test_errors_of_one_size_everywhere_or_in_some_places():
     error = torch.where(torch.arange(64) % 2 == 0, 1.0, -1.0).double().reshape(4, 16)
+    error += 1e-6 * torch.arange(64).reshape(4, 16)
     assert not diagnosis._local(error)
     spike = error.clone()
     spike[2, 3] = 17
@@ -1032,7 +1033,11 @@ def test_errors_of_one_size_everywhere_or_in_some_places():
     rows = error.clone()
     rows[1] *= 8.8
     assert diagnosis._local(rows) and diagnosis._local(rows.t())
-    rows[1] /= 1.3
+    rows[1] = 9  # one error, of what is broadcast
+    assert not diagnosis._local(rows)
+    rows[1] = 0
+    assert diagnosis._local(rows)
+    rows[1] = error[1] * 8.8 / 1.3
     assert not diagnosis._local(rows)
     assert not diagnosis._local(torch.tensor([0.0, 0, 0, 99.0]))  # too few
     assert not diagnosis._local(torch.zeros(4, 16))
@@ -1610,3 +1615,21 @@ def test_what_an_earlier_call_left_is_said_where_nothing_else_explains_an_answer
     monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: "equals another reference")
     told = diagnose(lambda x: noise, case_of(), kept=lambda: "it holds what was left there")
     assert "equals another reference" in told and "left there" not in told
+
+
+def test_zeros_that_were_there_before_are_what_a_rule_leaves_out():
+    contract = registry.contract("matmul")
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=dict(M=41, N=70, K=9))
+
+    def fn(a, b):
+        c = a @ b
+        c[:, c.shape[1] // 16 * 16 :] = 0
+        return c
+
+    def call(other):
+        return contract.by_name(contract.call(fn, contract.build(other).arguments))
+
+    text = diagnose(fn, case, call=call)
+    rule = "all 0 there: the grid has the whole tiles along N alone: a quotient is rounded down (tiles of 16)"
+    assert text.splitlines()[0].endswith(rule)
+    assert "the grid has" not in diagnose(fn, case)

@@ -83,6 +83,15 @@ def whole_tiles(tile, axis):
     return written
 
 
+def at_least_one(tile):
+    def written(m, n):
+        taken = torch.zeros(m, n, dtype=torch.bool)
+        taken[: max(m // tile, 1) * tile, : max(n // tile, 1) * tile] = True
+        return taken
+
+    return written
+
+
 def said(written, sizes=(40, 70), call=True, more=()):
     """What is said of a product that is right where a kernel writes, and NaN elsewhere and at `more`."""
 
@@ -117,6 +126,11 @@ GROUPS = "programs take tiles in groups along {}, and the last is not cut to the
         (shared_out(4, 1), "N is shared out among up to 4 programs, each with the quotient rounded down"),
         (whole_tiles(4, 0), "the grid has the whole tiles along M alone: a quotient is rounded down (tiles of 4)"),
         (whole_tiles(32, 1), "the grid has the whole tiles along N alone: a quotient is rounded down"),
+        (
+            lambda m, n: whole_tiles(8, 0)(m, n) & whole_tiles(16, 1)(m, n),
+            "the grid has the whole tiles along M and N alone: quotients are rounded down",
+        ),
+        (at_least_one(16), "the grid has the whole tiles along M and N alone: quotients are rounded down"),
         (up_to(lambda m, n: m), "N is held against the bound of M"),
         (up_to(lambda m, n: n), "M is held against the bound of N"),
         (up_to(lambda m, n: 20), None),
