@@ -14,6 +14,7 @@ The comparison with it is in conformance/spec/compare.py. Constants and their me
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -50,6 +51,8 @@ class Expected:
     excused: torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None = None
     # more alternatives, for an output that is none of the others: computed only then, and none after one that it is
     otherwise: Callable[[], Iterable["Expected"]] | None = None
+    # what compare.py has computed of it, by the dtype of the inputs and the shape of the output
+    compared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def simple(

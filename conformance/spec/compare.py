@@ -6,6 +6,7 @@ Written so that NaN fails.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -68,24 +69,84 @@ def _compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact
         ok = value == answer.to(out).to(torch.float64)
         fraction = torch.where(ok, 0.0, math.inf)
         return _verdict(ok, fraction, value, answer, None, "must be bit-equal: every intermediate is exact")
-    allowed = torch.as_tensor(budget(expected, in_dtype)).cpu().expand(answer.shape)
-    allowed = torch.where(torch.isfinite(answer) & torch.isinf(allowed), math.nan, allowed)  # no budget at all: fails
-    limit = overflow_threshold(out)
-    error = (finite(value) - finite(answer)).abs()
-    both_finite = torch.isfinite(value) & torch.isfinite(answer)
-    within = both_finite & (error <= allowed) & ~(answer.abs() - allowed >= limit)
-    nan_ok = torch.isnan(value) & torch.isnan(answer)
+    known = _known(expected, answer, in_dtype, out)
+    allowed = known.allowed
+    if known.is_usual:
+        error = (value - answer).abs()
+        if bool((error <= allowed).all()):  # false of NaN
+            verdict = Verdict(float((error / allowed).max()))
+            verdict.message = _drift(value, known, expected.drift)
+            if verdict.message:
+                verdict.fraction = math.inf
+            return verdict
+    error = (finite(value) - known.finite).abs()
+    both_finite = torch.isfinite(value) & known.is_finite
+    within = both_finite & (error <= allowed) & ~known.overflows
+    nan_ok = torch.isnan(value) & known.is_nan
     same_sign = torch.sign(value) == torch.sign(answer)
-    inf_ok = torch.isinf(value) & ~torch.isnan(answer) & same_sign & (answer.abs() + allowed >= limit)
+    inf_ok = torch.isinf(value) & ~known.is_nan & same_sign & known.may_overflow
     ok = within | nan_ok | inf_ok
     fraction = torch.where(ok & ~within, torch.zeros_like(error), error / allowed)
     fraction = torch.where(ok | both_finite, fraction, math.inf)
     verdict = _verdict(ok, fraction, value, answer, allowed, "")
     if verdict.ok:
-        verdict.message = _drift(value, answer, allowed, out, expected.drift)
+        verdict.message = _drift(value, known, expected.drift)
         if verdict.message:
             verdict.fraction = math.inf
     return verdict
+
+
+class _Known:
+    """What comparing with an answer takes of the answer and its budget alone: many kernels are compared with one."""
+
+    def __init__(self, expected: Expected, answer: torch.Tensor, in_dtype: torch.dtype, out: torch.dtype) -> None:
+        allowed = torch.as_tensor(budget(expected, in_dtype)).cpu().expand(answer.shape)
+        self.answer, self.out, self.limit = answer, out, overflow_threshold(out)
+        self.is_finite = torch.isfinite(answer)
+        self.allowed = torch.where(self.is_finite & torch.isinf(allowed), math.nan, allowed)  # no budget at all: fails
+        self.overflows = answer.abs() - self.allowed >= self.limit
+        self.is_usual = bool((self.is_finite & torch.isfinite(self.allowed) & ~self.overflows).all())
+
+    @cached_property
+    def finite(self) -> torch.Tensor:
+        return finite(self.answer)
+
+    @cached_property
+    def is_nan(self) -> torch.Tensor:
+        return torch.isnan(self.answer)
+
+    @cached_property
+    def may_overflow(self) -> torch.Tensor:
+        return self.answer.abs() + self.allowed >= self.limit
+
+    @cached_property
+    def rounded(self) -> torch.Tensor:
+        """The answer in the output's dtype."""
+        return self.answer.to(self.out)
+
+    @cached_property
+    def telling(self) -> torch.Tensor:
+        """The elements of which errors tell whether they lean one way."""
+        size = self.answer.abs()
+        near = size > 64 * torch.finfo(self.out).tiny
+        return torch.isfinite(self.rounded) & near & (self.allowed < 1.25 * EPS[self.out] * size)
+
+    @cached_property
+    def some_tell(self) -> bool:
+        return int(self.telling.sum()) >= DRIFT_ELEMENTS
+
+    @cached_property
+    def groups(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The distinct answers of those elements, and which of them each has."""
+        distinct, group = self.answer[self.telling].unique(return_inverse=True)
+        return distinct, group
+
+
+def _known(expected: Expected, answer: torch.Tensor, in_dtype: torch.dtype, out: torch.dtype) -> _Known:
+    key = in_dtype, answer.shape
+    if key not in expected.compared:
+        expected.compared[key] = _Known(expected, answer, in_dtype, out)
+    return expected.compared[key]
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -124,25 +185,23 @@ def _index(flat: int, shape) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _drift(value, answer, allowed, out: torch.dtype, limit: float) -> str | None:
+def _drift(value: torch.Tensor, known: _Known, limit: float) -> str | None:
     """Truncation hides inside any elementwise budget, but not in the mean signed error of many distinct values.
 
     The error counted is that beyond rounding to nearest, whose own mean is not 0 where answers crowd next to
     representable values (weight·(1 - 2^-11) for a row of equal x).
     """
-    eps, tiny = EPS[out], torch.finfo(out).tiny
-    usable = (
-        torch.isfinite(value)
-        & torch.isfinite(answer.to(out))  # near overflow either side is right
-        & (answer.abs() > 64 * tiny)
-        & (allowed < 1.25 * eps * answer.abs())
-    )
-    if not math.isfinite(limit) or int(usable.sum()) < DRIFT_ELEMENTS:
+    if not math.isfinite(limit) or not known.some_tell:
         return None
-    signed = ((value - answer.to(out).to(torch.float64)) * answer.sign() / (eps * answer.abs()))[usable]
-    distinct, group = answer[usable].unique(return_inverse=True)
+    usable, groups = known.telling, known.groups
+    if not bool(torch.isfinite(value[usable]).all()):  # near overflow either side is right
+        usable = usable & torch.isfinite(value)
+        groups = known.answer[usable].unique(return_inverse=True)
+    distinct, group = groups
     if distinct.numel() < DRIFT_ELEMENTS:
         return None
+    answer = known.answer[usable]
+    signed = (value[usable] - known.rounded[usable].to(torch.float64)) * answer.sign() / (EPS[known.out] * answer.abs())
     sums = torch.zeros_like(distinct).scatter_add_(0, group, signed)
     counts = torch.zeros_like(distinct).scatter_add_(0, group, torch.ones_like(signed))
     mean = float((sums / counts).mean())

@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from touchstone.conformance.spec import compare as comparing
 from touchstone.conformance.spec.budget import EPS, ROUNDED, Expected, T, budget, dot_extra, overflow_threshold
 from touchstone.conformance.spec.compare import compare
 
@@ -287,6 +288,17 @@ def test_nothing_to_compare_passes(shape):
     verdict = compare(torch.empty(shape), Expected(torch.empty(shape, dtype=torch.float64)), torch.float32)
     assert verdict.ok
     assert verdict.fraction == 0
+
+
+def test_a_budget_is_computed_once_for_all_that_is_compared_with_an_answer(monkeypatch):
+    made = []
+    monkeypatch.setattr(comparing, "budget", lambda *args: made.append(args) or budget(*args))
+    one, other = (Expected(torch.tensor([1.0, 2.0], dtype=torch.float64)) for _ in range(2))
+    got = torch.tensor([1.0, 2.0])
+    assert [compare(values, one, torch.float32).ok for values in (got, got + 1, got)] == [True, False, True]
+    assert len(made) == 1
+    assert compare(got, other, torch.float32).ok and compare(got.half(), one, torch.float16).ok and len(made) == 3
+    assert compare(torch.ones(3, 1), Expected(torch.ones((), dtype=torch.float64)), torch.float32).ok and len(made) == 4
 
 
 def test_an_answer_may_broadcast():
