@@ -118,7 +118,7 @@ def a_view(x):
 
 # what kernels in several languages have in common: what is wrong with them, and what is found first
 KERNELS = {
-    "tiles": Kernel("known-good", "tiles of 16 by 16 go through shared memory"),
+    "tiles": Kernel("known-good", "tiles of 8 by 8 go through shared memory"),
     "no_barrier": Kernel(
         "race",
         "no barrier between filling the tile and reading it: a thread reads what its neighbours have yet to write",

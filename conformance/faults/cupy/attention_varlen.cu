@@ -61,7 +61,7 @@ extern "C" __global__ void attention_varlen_blocks(
             l = l * kept + warp_sum(p);
             m = larger;
             for (int r = 0; r < WIDEST / 32; ++r) own[r] *= kept;
-            for (int other = 0; other < KEYS; ++other) {
+            for (int other = 0; other < (fault == next_sequence_seen ? KEYS : min(KEYS, seq_k - start)); ++other) {
                 const float weight = __shfl_sync(all_lanes, p, other);
                 for (int r = 0; 32 * r + lane < dim; ++r) own[r] += weight * values[other][32 * r + lane];
             }

@@ -33,7 +33,8 @@ def _blocks(q, k, v, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None, faul
         strides = (*q.stride(), *k.stride(), *v.stride(), cu_q.stride(0), cu_k.stride(0))
         options = (1 / math.sqrt(D) if scale is None else scale, N - 1, Tq, Tk, Hq, Hkv, D, causal)
         operands = (q, k, v, cu_q, cu_k, o, lse, *strides, *options)
-        _module.launch("attention_varlen_blocks", N * Hq, 128, *operands, fault=fault, dtype=q.dtype)
+        threads = 32 * max(1, min(4, (max_q + 1) // 2))
+        _module.launch("attention_varlen_blocks", N * Hq, threads, *operands, fault=fault, dtype=q.dtype)
     return o, lse
 
 

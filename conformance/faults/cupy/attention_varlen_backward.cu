@@ -14,24 +14,15 @@ enum Fault {
 
 constexpr int HELD = 4; // of D in each lane: 128 in all
 
-// Elements of (T, heads, D) with any strides; a lane holds every 32nd of a row.
+// Elements of (T, heads, D) with any strides.
 struct Packed {
     const ELEMENT* first;
     long long t, h, d;
 
-    __device__ void load(float (&held)[HELD], long long row, long long head, int dim) const {
-        for (int r = 0; r < HELD; ++r) {
-            const int at = 32 * r + threadIdx.x;
-            held[r] = at < dim ? to_float(first[row * t + head * h + at * d]) : 0.0f;
-        }
+    __device__ float at(long long row, long long head, int place) const {
+        return to_float(first[row * t + head * h + place * d]);
     }
 };
-
-__device__ float dot(const float (&a)[HELD], const float (&b)[HELD]) {
-    float sum = 0.0f;
-    for (int r = 0; r < HELD; ++r) sum += a[r] * b[r];
-    return warp_sum(sum);
-}
 
 __device__ void store(ELEMENT* out, long long row, const float (&held)[HELD], float factor, int dim) {
     for (int r = 0; 32 * r + threadIdx.x < dim; ++r) {
@@ -41,9 +32,15 @@ __device__ void store(ELEMENT* out, long long row, const float (&held)[HELD], fl
 
 // The sequence of a row; `sequences` for one that belongs to none.
 __device__ int sequence_of(int row, const int* cu, long long stride, int sequences) {
-    int b = 0;
-    while (b < sequences && cu[(b + 1) * stride] <= row) ++b;
-    return b;
+    int low = 0, high = sequences;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (cu[(middle + 1) * stride] <= row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 // A warp for each row and head of dq, then one for each of dk and dv.
@@ -67,26 +64,41 @@ extern "C" __global__ void attention_varlen_backward_rows(
     const int first_k = cu_k[b * cu_k_row], end_k = b < sequences ? cu_k[(b + 1) * cu_k_row] : first_k;
     if (fault == unseen_keys_left && !for_dq && first_q == end_q) return;
 
-    float mine[HELD] = {}, more[HELD] = {}, a[HELD], c[HELD], e[HELD], f[HELD], w[HELD];
+    float mine[HELD] = {}, more[HELD] = {};
     for (int h = head; h < (for_dq ? head + 1 : head + group); ++h) {
         if (fault == group_not_summed && !for_dq) {
             for (int r = 0; r < HELD; ++r) mine[r] = more[r] = 0.0f;
         }
         int last = for_dq ? end_k : end_q;
         if (fault == next_sequence_seen && for_dq) last = min(first_k + (end_k - first_k + 15) / 16 * 16, all_keys);
-        for (int other = for_dq ? first_k : first_q; other < last; ++other) {
+        const auto hidden = [&](int other) {
             const int i = for_dq ? own : other, j = for_dq ? other : own;
-            const bool seen = fault == causal_by_row ? j <= i : end_k - j >= end_q - i;
-            if (causal && !seen) continue;
-            of_q.load(a, i, h, dim);
-            of_k.load(c, j, reader, dim);
-            of_v.load(e, j, reader, dim);
-            of_do.load(f, i, h, dim);
-            of_o.load(w, i, h, dim);
-            const float of_row = fault == lse_by_rows ? lse[(long long)i * heads + h] : lse[h * lse_h + i * lse_t];
-            const float p = of_row == -INFINITY ? 0.0f : expf(dot(a, c) * scale - of_row);
-            const float ds = p * (dot(f, e) - (fault == delta_left_out ? 0.0f : dot(f, w)));
-            for (int r = 0; r < HELD; ++r) mine[r] += ds * (for_dq ? c[r] : a[r]), more[r] += p * f[r];
+            return causal && !(fault == causal_by_row ? j <= i : end_k - j >= end_q - i);
+        };
+        for (int start = for_dq ? first_k : first_q; start < last; start += 32) {
+            const int other = start + threadIdx.x;
+            const int i = for_dq ? own : other, j = for_dq ? other : own;
+            float p = 0.0f, ds = 0.0f;
+            if (other < last && !hidden(other)) {
+                float score = 0.0f, of_p = 0.0f, delta = 0.0f;
+                for (int d = 0; d < dim; ++d) {
+                    score += of_q.at(i, h, d) * of_k.at(j, reader, d);
+                    of_p += of_do.at(i, h, d) * of_v.at(j, reader, d);
+                    delta += of_do.at(i, h, d) * of_o.at(i, h, d);
+                }
+                const float of_row = fault == lse_by_rows ? lse[(long long)i * heads + h] : lse[h * lse_h + i * lse_t];
+                p = of_row == -INFINITY ? 0.0f : expf(score * scale - of_row);
+                ds = p * (of_p - (fault == delta_left_out ? 0.0f : delta));
+            }
+            for (int lane = 0; lane < min(32, last - start); ++lane) {
+                const float p_of = __shfl_sync(all_lanes, p, lane), ds_of = __shfl_sync(all_lanes, ds, lane);
+                if (hidden(start + lane)) continue;
+                for (int r = 0; 32 * r + threadIdx.x < dim; ++r) {
+                    const int d = 32 * r + threadIdx.x;
+                    mine[r] += ds_of * (for_dq ? of_k.at(start + lane, reader, d) : of_q.at(start + lane, h, d));
+                    if (!for_dq) more[r] += p_of * of_do.at(start + lane, h, d);
+                }
+            }
         }
     }
     if (for_dq) {

@@ -55,9 +55,9 @@ extern "C" __global__ void group_norm_totals(const ELEMENT* x, const ELEMENT* we
         const float centred = to_float(x[i / space * x_c + i % space * x_s]) - mean;
         mine += centred * centred;
     }
-    mine = warp_sum(mine);
-    squares = warp_sum(squares);
-    if (threadIdx.x % 32 == 0) atomicAdd(&square, fault == one_pass ? squares : mine);
+    if (fault != one_pass) mine = warp_sum(mine);
+    if (fault == one_pass) mine = warp_sum(squares);
+    if (threadIdx.x % 32 == 0) atomicAdd(&square, mine);
     __syncthreads();
     const float variance = fault == one_pass ? fmaxf(square / count - mean * mean, 0.0f) : square / count;
     const float rstd = rsqrtf(variance + eps);

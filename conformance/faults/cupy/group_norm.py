@@ -47,7 +47,7 @@ def _totals(
         _module.launch(
             "group_norm_totals",
             samples * groups,
-            64,
+            32 if channels // groups * space <= 32 else 64,
             flat,
             weight,
             bias,

@@ -13,13 +13,14 @@ enum Fault {
     ticket_of_each_thread,
 };
 
-// Over a block of 128 threads; every thread gets the result.
+// Over a block of whole warps, up to four; every thread gets the result.
 __device__ float total(float value, int fault) {
     __shared__ float partials[4];
     value = warp_sum(value);
     if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
     __syncthreads();
-    value = partials[0] + partials[1] + partials[2] + partials[3];
+    value = partials[0];
+    for (int warp = 1; warp < blockDim.x / 32; ++warp) value += partials[warp];
     if (fault != reduction_buffer_reused) __syncthreads();
     return value;
 }

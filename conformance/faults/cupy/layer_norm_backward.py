@@ -43,7 +43,8 @@ def _rows(x, weight, dy, *, mean=None, rstd=None, eps: float = 1e-5, fault: str 
         strides = (*x.stride(), *weight.stride(), *dy.stride())
         statistics = (mean.stride(0) if mean is not None else 0, rstd.stride(0) if rstd is not None else 0)
         operands = (x, weight, dy, mean, rstd, dx, dweight, dbias, parts, done, rows, cols, *strides, *statistics, eps)
-        _module.launch("layer_norm_backward_rows", blocks, 128, *operands, fault=fault, dtype=x.dtype)
+        threads = 32 if cols <= 32 else 128
+        _module.launch("layer_norm_backward_rows", blocks, threads, *operands, fault=fault, dtype=x.dtype)
     return dx, dweight, dbias
 
 

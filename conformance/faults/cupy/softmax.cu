@@ -52,7 +52,7 @@ extern "C" __global__ void softmax_rows(const ELEMENT* x, ELEMENT* y, int rows, 
     }
 }
 
-// Over a block of 64, 128 or 256 threads by halves, the last of them within one warp; `buffer` is free afterwards.
+// Over a block of 32, 64, 128 or 256 threads by halves, the last of them within one warp; `buffer` is free afterwards.
 __device__ float halve(float* buffer, float value, bool maximum, int fault) {
     const int i = threadIdx.x;
     buffer[i] = value;

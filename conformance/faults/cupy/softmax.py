@@ -62,7 +62,7 @@ def _halves(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        threads = 64 if cols <= 64 else 128 if cols <= 128 else 256
+        threads = next(threads for threads in (32, 64, 128, 256) if cols <= threads or threads == 256)
         if fault == "block_no_power_of_two":
             threads = 96
         _module.launch("softmax_halves", rows, threads, x, y, cols, *x.stride(), fault=fault, dtype=x.dtype)

@@ -1,4 +1,4 @@
-// A tile of 16 by 16 through shared memory, a thread an element.
+// A tile of 8 by 8 through shared memory, a thread an element.
 #include "common.cuh"
 
 enum Fault {
@@ -12,7 +12,7 @@ enum Fault {
     column_stride_ignored,
 };
 
-constexpr int SIDE = 16;
+constexpr int SIDE = 8;
 
 extern "C" __global__ void transpose_tiles(
     const ELEMENT* x, ELEMENT* y, int rows, int cols, long long x_row, long long x_col, int fault) {

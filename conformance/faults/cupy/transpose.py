@@ -1,4 +1,4 @@
-"""Wrong kernels of transpose: tiles of 16 by 16 through shared memory."""
+"""Wrong kernels of transpose: tiles of 8 by 8 through shared memory."""
 
 import torch
 
@@ -14,11 +14,11 @@ def _tiles(x: torch.Tensor, fault: str = "none") -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
     if y.numel():
-        down, across = -(-rows // 16), -(-cols // 16)
+        down, across = -(-rows // 8), -(-cols // 8)
         if fault == "grid_of_whole_tiles":
-            down = max(rows // 16, 1)
+            down = max(rows // 8, 1)
         operands = (x, y, rows, cols, *x.stride())
-        _module.launch("transpose_tiles", down * across, (16, 16), *operands, fault=fault, dtype=x.dtype)
+        _module.launch("transpose_tiles", down * across, (8, 8), *operands, fault=fault, dtype=x.dtype)
     return y
 
 

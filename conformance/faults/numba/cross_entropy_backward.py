@@ -1,4 +1,4 @@
-"""Wrong kernels of cross_entropy_backward: a thread for each row."""
+"""Wrong kernels of cross_entropy_backward: a thread for each row, after one that counts the rows that are kept."""
 
 import math
 from enum import IntEnum
@@ -24,7 +24,16 @@ class Fault(IntEnum):
 
 
 @cuda.jit
-def _rows_kernel(z, z_row, z_col, target, y_row, g, g_row, dz, mean, ignore_index, smoothing, z_loss, fault):
+def _count_kernel(target, y_row, rows, kept, ignore_index, fault):
+    count = float32(0)
+    for row in range(rows):
+        if fault == Fault.every_row_counts or target[row * y_row] != ignore_index:
+            count += _ONE
+    kept[0] = count
+
+
+@cuda.jit
+def _rows_kernel(z, z_row, z_col, target, y_row, g, g_row, dz, kept, mean, ignore_index, smoothing, z_loss, fault):
     row, rows, cols = cuda.grid(1), dz.shape[0], dz.shape[1]
     if row >= rows:
         return
@@ -41,11 +50,7 @@ def _rows_kernel(z, z_row, z_col, target, y_row, g, g_row, dz, mean, ignore_inde
         at = row
     scale = g[at]
     if mean:
-        kept = float32(0)
-        for other in range(rows):
-            if fault == Fault.every_row_counts or target[other * y_row] != ignore_index:
-                kept += _ONE
-        scale /= kept
+        scale /= kept[0]
     m, l = _LOW, float32(0)
     for col in range(cols):
         m = max(m, float32(z[row * z_row + col * z_col]))
@@ -69,7 +74,9 @@ def _rows(
     if rows:
         options = (reduction == "mean", ignore_index, np.float32(label_smoothing), np.float32(z_loss))
         memory = (flat(logits), *logits.stride(), flat(target), *target.stride())
-        of_rows = (flat(dloss), dloss.stride(0) if dloss.ndim else 0, dlogits)
+        kept = torch.empty((1,), dtype=torch.float32, device=logits.device)
+        of_rows = (flat(dloss), dloss.stride(0) if dloss.ndim else 0, dlogits, kept)
+        launch(Fault, fault, _count_kernel, 1, 1, flat(target), *target.stride(), rows, kept, ignore_index)
         launch(Fault, fault, _rows_kernel, -(-rows // 32), 32, *memory, *of_rows, *options)
     return dlogits
 

@@ -121,7 +121,7 @@ def _totals(
             fault,
             _totals_kernel,
             samples * groups,
-            64,
+            32 if channels // groups * space <= 32 else 64,
             *operands,
             bias is not None,
             y.view(samples, groups, -1),

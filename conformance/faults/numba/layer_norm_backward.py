@@ -33,7 +33,7 @@ class Fault(IntEnum):
 
 @cuda.jit(device=True)
 def _total(value, fault):
-    """Over a block of 96 threads; every thread gets the result."""
+    """Over a block of 32 or 96 threads; every thread gets the result."""
     partials = cuda.shared.array(3, float32)
     step = 16
     while step > 0:
@@ -42,7 +42,9 @@ def _total(value, fault):
     if cuda.laneid == 0:
         partials[cuda.threadIdx.x // 32] = value
     cuda.syncthreads()
-    value = partials[0] + partials[1] + partials[2]
+    value = partials[0]
+    if cuda.blockDim.x > 32:
+        value += partials[1] + partials[2]
     if fault != Fault.reduction_buffer_reused:
         cuda.syncthreads()
     return value
@@ -160,7 +162,8 @@ def _atomics(
         if kept is not None:
             sums = kept.setdefault(cols, sums)
         operands = _operands(x, weight, dy, mean, rstd)
-        launch(Fault, fault, _atomics_kernel, min(rows, 3), 96, *operands, dx, sums, np.float32(eps))
+        threads = 32 if cols <= 32 else 96
+        launch(Fault, fault, _atomics_kernel, min(rows, 3), threads, *operands, dx, sums, np.float32(eps))
         launch(Fault, fault, _rounded_kernel, -(-cols // 128), 128, sums, dweight, dbias)
     return dx, dweight, dbias
 

@@ -12,7 +12,7 @@ from touchstone.conformance.faults import plant_kernels
 from touchstone.conformance.faults.mla import KERNELS
 from touchstone.conformance.faults.numba._launching import launch
 
-_LOW, _NONE = np.float32(-3e38), np.float32(-math.inf)
+_LOW, _NONE, _ALL = np.float32(-3e38), np.float32(-math.inf), 0xFFFFFFFF
 
 
 class Fault(IntEnum):
@@ -48,12 +48,16 @@ def _online_kernel(q_nope, q_rope, c, k_rope, w_uk, w_uv, o, lse, scale, causal,
         last -= 1
     m, l = _LOW, float32(0)
     for j in range(last):
-        s = float32(0)  # in every lane
-        for r in range(latents):
+        s = float32(0)
+        for r in range(lane, latents, 32):
             s += latent_q[r] * float32(c[b, j, r])
         if fault != Fault.no_rotary_part:
-            for d in range(q_rope.shape[3]):
+            for d in range(lane, q_rope.shape[3], 32):
                 s += float32(q_rope[b, h, i, d]) * float32(k_rope[b, j, d])
+        step = 16
+        while step > 0:
+            s += cuda.shfl_xor_sync(_ALL, s, step)
+            step //= 2
         s *= scale
         larger = max(m, s)
         kept, p = math.exp(m - larger), math.exp(s - larger)

@@ -1,4 +1,4 @@
-"""Wrong kernels of transpose: tiles of 16 by 16 through shared memory, of elements as integers."""
+"""Wrong kernels of transpose: tiles of 8 by 8 through shared memory, of elements as integers."""
 
 from enum import IntEnum
 
@@ -10,7 +10,7 @@ from touchstone.conformance.faults import plant_kernels
 from touchstone.conformance.faults.numba._launching import flat, launch
 from touchstone.conformance.faults.transpose import KERNELS
 
-_SIDE, _PITCH = 16, 17
+_SIDE, _PITCH = 8, 9
 _BITS = {2: torch.int16, 4: torch.int32}
 
 
