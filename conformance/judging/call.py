@@ -4,13 +4,13 @@ judged."""
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.judging import causes, diagnosis, honesty, reading
+from touchstone.conformance.judging import causes, diagnosis, honesty, influence, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -293,6 +293,7 @@ def _explain(
         ),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
         kept=cache(lambda: causes.kept_from_first(j, inputs.case)) if again else (lambda: None),
+        depends=partial(_depends, j, inputs.case) if again else (lambda name: None),
     )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
@@ -308,6 +309,13 @@ def _explain(
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _depends(j: Judgement, case: Case, output: str) -> str | None:
+    """What an output depends on and must not, or does not and has to, as further calls on small cases tell."""
+    return influence.of_output(
+        j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs), influence.SECONDS
+    )
 
 
 def _with_numbers(

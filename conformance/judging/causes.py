@@ -373,6 +373,11 @@ def _values(
     return seen.values if seen.returned and isinstance(seen.values, dict) else None
 
 
+def on_inputs(j: Judgement, inputs: Inputs) -> Mapping[str, Any] | None:
+    """What a call on these inputs gives; None where it gives nothing to compare."""
+    return _values(j, inputs, ())
+
+
 def on_case(j: Judgement, case: Case, contract: Contract | None = None) -> Mapping[str, Any] | None:
     """What a call on another case gives, of the op's contract or of `contract`, apart from what later calls write; None
     where it gives nothing to compare."""

@@ -102,6 +102,7 @@ def diagnose(
     passed: Sequence[Case] = (),
     idle: Callable[[str, torch.Tensor], str | None] = lambda output, bad: None,
     kept: Callable[[], str | None] = lambda: None,
+    depends: Callable[[str], str | None] = lambda output: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -111,7 +112,8 @@ def diagnose(
     `lower` is a precision in which all would be right. `longer(output)` calls the kernel where sums are longest, and
     `call(case)` on another case: a hint that what it gives there refutes is not given. `passed` are cases on which the
     kernel is right: a mutant that is wrong there is named only where no other is. `idle(output, bad)` says whether NaN
-    comes from what is not to be read, `kept()` whether something of an earlier call is left in this one.
+    comes from what is not to be read, `kept()` whether something of an earlier call is left in this one,
+    `depends(output)` what an output depends on otherwise than its answer.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -197,6 +199,9 @@ def diagnose(
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
+            unknown = relation is None or (VAGUE.match(relation) is not None and not relation.startswith(ANOTHER))
+            if unknown and not found and name not in causes and (on := depends(name)):
+                relation = on if relation is None else f"{relation}; {on}"
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))

@@ -1633,3 +1633,19 @@ def test_zeros_that_were_there_before_are_what_a_rule_leaves_out():
     rule = "all 0 there: the grid has the whole tiles along N alone: a quotient is rounded down (tiles of 16)"
     assert text.splitlines()[0].endswith(rule)
     assert "the grid has" not in diagnose(fn, case)
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        (lambda y: y.sin(), True),
+        (lambda y: y * torch.linspace(1, 2, len(y))[:, None], True),  # rows of their own factors
+        (lambda y: y[:1].expand(y.shape), False),  # the answer of another row
+        (lambda y: 2 * y, False),
+    ],
+)
+def test_what_an_output_depends_on_is_asked_where_nothing_else_is_known(change, asked):
+    text = diagnose(lambda x: change(softmax(x)), case_of(7, 65), mutants=False, depends=lambda output: f"on {output}")
+    assert ("on y" in text) == asked
+    known = {"y": "known"}
+    assert "on y" not in diagnose(lambda x: softmax(x).sin(), case_of(), causes=known, depends=lambda output: "on y")

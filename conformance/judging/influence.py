@@ -1,0 +1,301 @@
+"""What the wrong elements of an output depend on, as calls with other values in a part of an operand tell: on slices
+on which their answer does not depend, or not on those on which it does.
+
+One row of the output is looked at, and another one: a part of an operand is changed, and what the kernel gives is
+compared bit by bit, what the reference gives in float64.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from touchstone.conformance.judging import reading
+from touchstone.conformance.spec import compare, layouts
+from touchstone.conformance.spec.budget import EPS, budget
+from touchstone.conformance.spec.contract import Case, Contract, Inputs
+
+SECONDS = 2.5  # for each output
+WORK_LIMIT = 1e6  # work of a case above which nothing is tried
+COUNTS = (1, 4, 16, 64, 256, 1024)  # slices that are changed together, until the answer moves
+SHOWN = 3  # operands that are named
+SMALL_CASES = 3  # of little work, that are tried beside the plain one
+SAME = 1e-9  # of an answer, by which it may move where it does not depend on something
+TOLD = 4.0  # budgets, at least, by which it moves where it does
+FEW = 0.2  # of the wrong elements of a row, at least, whose answer does: what is dropped stays with half of all bits
+MOST = 0.5  # of the wrong elements of a row, at least, that move with what they must not depend on
+OUTER = 8.0  # budgets by which what a kernel gives has to move with what it must not depend on
+
+Calls = Callable[[Inputs], Mapping[str, Any] | None]
+Box = dict[str, slice]  # by operand axis, which slices
+
+
+@dataclass(frozen=True)
+class Row:
+    """The wrong elements of an output with one index along all axes, but for the last where an operand has that as its
+    last one too."""
+
+    index: tuple[int, ...]
+    mask: torch.Tensor
+
+
+def of_output(contract: Contract, case: Case, output: str, device: Any, call: Calls, seconds: float) -> str | None:
+    """What an output depends on and must not, or does not depend on and has to, in words; for so many seconds at
+    most."""
+    end = time.monotonic() + seconds
+    wide = replace(case, dtype="float32") if "float32" in contract.dtypes else case  # whose budget tells more
+    every = [like for one in (wide, case) for like in _small(contract, one)]
+    for one in dict.fromkeys(every):
+        if time.monotonic() > end:
+            break
+        look = _Look(contract, one, output, device, call, end)
+        if look.rows:
+            text = look.text()
+            return text if text is None or one.sizes == case.sizes else f"{text} ({one.id})"
+    return None
+
+
+def _small(contract: Contract, case: Case) -> list[Case]:
+    """Plain cases with the parameters of a case: of its own size, if that is small, and of the least work."""
+    cases = [*reading.plainly(contract, case)[-1:], *reading.of_little_work(contract, case)[:SMALL_CASES]]
+    return [one for one in cases if one.filled and contract.work(one) <= WORK_LIMIT]
+
+
+class _Look:
+    """A case in which a kernel gives an output of wrong numbers, the same ones in two calls; no rows: it does not."""
+
+    def __init__(self, contract: Contract, case: Case, output: str, device: Any, call: Calls, end: float) -> None:
+        self.contract, self.case, self.output, self.device, self.end = contract, case, output, device, end
+        self.called, self.rows = call, list[Row]()
+        self.plain = contract.build(case)
+        self.any_draw = contract.derive is None and all(o.garbage is None for o in contract.operands.values())
+        self.other = contract.build(reading.again(case)).exact
+        for name, value in self.plain.exact.items():
+            if value is not None and not self.any_draw and not self._is_float(name):
+                self.other[name] = torch.where(value > 0, value - 1, value)
+        right = contract.expected(self.plain)[output]
+        got = self._result({})
+        if right is None or got is None or got.shape != right.answer.shape:
+            return
+        bad = compare.compare(got, right, case.torch_dtype).bad
+        again = self._result({})
+        if bad is None or again is None or not _same(got, again):
+            return
+        self.got, self.answer, self.bad = got, right.answer.expand(got.shape), bad.cpu()
+        self.allowed = torch.as_tensor(budget(right, case.torch_dtype)).expand(got.shape)
+        self.allowed = self.allowed + EPS.get(case.torch_dtype, 0.0) * self.got.double().nan_to_num(0, 0, 0).abs()
+        plain = self.bad & self.answer.isfinite() & (self.answer != 0)
+        wrong = (plain if bool(plain.any()) else self.bad).nonzero()
+        letters = {name: contract.operand_axes(name, case).split() for name in contract.operands}
+        if (axes := contract.output_axes(output, case).split()) and axes[-1] in [
+            of[-1] for of in letters.values() if of
+        ]:
+            wrong = wrong[:, :-1].unique(dim=0)
+        chosen = dict.fromkeys(tuple(wrong[at].tolist()) for at in (0, len(wrong) // 2))
+        rows = [Row(index, self._row(index)) for index in chosen]
+        if not any(self._is_nothing(row) for row in rows):
+            self.rows = rows
+
+    def text(self) -> str | None:
+        """What is said of the first row, as far as there is as much to say of the other."""
+        one, *others = [self._of_row(row) for row in self.rows]
+        said = []
+        for verb, is_so in (("changes", "does not depend"), ("does not change", "depends")):
+            found = [text for key, text in one.items() if key[0] == verb and all(key in other for other in others)]
+            if found:
+                shown = ", ".join(found[:SHOWN])
+                said.append(f"{verb} with {shown}, on which its answer {is_so}")
+        index = self.rows[0].index
+        return f"{self.output}{list(index) if index else ''} {', and '.join(said)}" if said else None
+
+    def _of_row(self, row: Row) -> dict[tuple[str, str], str]:
+        """By whether a row depends on it and must not, or the other way round, and by operand: on what of that."""
+        found: dict[tuple[str, str], str] = {}
+        for name in self._operands():
+            for verb, part in self._of_operand(name, row):
+                found.setdefault((verb, name), part)
+            if time.monotonic() > self.end:
+                break
+        return found
+
+    def _operands(self) -> list[str]:
+        """Those that follow from no others; of integers that a kernel counts by those of which any draw goes with the
+        other operands, else numbers of slices of the output, which may be lower."""
+        found, outer = [], self.contract.output_axes(self.output, self.case).split()
+        for name, value in self.plain.exact.items():
+            letters = self.contract.operand_axes(name, self.case).split()
+            if value is None or not value.numel() or self.contract.operands[name].derived or "..." in letters:
+                continue
+            if self._is_float(name) or self.any_draw or (len(letters) == 1 and letters[0] in outer):
+                found.append(name)
+        return found
+
+    def _is_float(self, name: str) -> bool:
+        return self.contract.operand_dtype(name, self.case).is_floating_point
+
+    def _of_operand(self, name: str, row: Row) -> Iterator[tuple[str, str]]:
+        """What a row depends on of an operand, and must not, or must and does not."""
+        exact = self.plain.exact[name]
+        assert exact is not None
+        if not self._is_float(name) and self.any_draw:
+            if self._answer_moves(row, name, {}) and self._stays(row, name, {}):
+                yield "does not change", name
+            return
+        if self._answer_stays(row, name, {}):
+            if self._moves(row, name, {}):
+                yield "changes", name
+            return
+        shape = dict(zip(self.contract.operand_axes(name, self.case).split(), exact.shape, strict=True))
+        box = {letter: self._span(row, name, letter, size) for letter, size in shape.items()}
+        for letter, size in shape.items():
+            moves, low, high = partial(self._moves_in, row, name, letter), box[letter].start, box[letter].stop
+            if high < size and moves(high, size):
+                stop = _least(high + 1, size, partial(_not_from, moves, size))
+                yield "changes", _of(name, letter, high, stop)
+            if low > 0 and moves(0, low):
+                start = _least(1, low, partial(moves, 0)) - 1
+                yield "changes", _of(name, letter, start, low)
+        if self.contract.derive is not None or not self._is_float(name) or not self._answer_moves(row, name, {}):
+            return
+        if self._stays(row, name, {}):
+            yield "does not change", name
+            return
+        outer = self.contract.output_axes(self.output, self.case).split()
+        for letter in shape:
+            stays, low, high = partial(self._stays_in, row, name, letter), box[letter].start, box[letter].stop
+            if letter in outer or high - low < 2:
+                continue
+            last = self._telling(row, name, letter, [(high - n, high) for n in COUNTS if n < high - low])
+            if last is not None and stays(*last):
+                start = _least(low, last[0], partial(_from, stays, high))
+                yield "does not change", _of(name, letter, start, high)
+            first = self._telling(row, name, letter, [(low, low + n) for n in COUNTS if n < high - low])
+            if first is not None and stays(*first):
+                stop = _least(first[1] + 1, high, partial(_not_to, stays, low)) - 1
+                yield "does not change", _of(name, letter, low, stop)
+
+    def _telling(self, row: Row, name: str, letter: str, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """The first of some slices of an operand, by their ends, with which the answer of a row moves."""
+        return next((span for span in spans if self._answer_moves(row, name, {letter: slice(*span)})), None)
+
+    def _moves_in(self, row: Row, name: str, letter: str, start: int, stop: int) -> bool:
+        return self._moves(row, name, {letter: slice(start, stop)})
+
+    def _stays_in(self, row: Row, name: str, letter: str, start: int, stop: int) -> bool:
+        return self._stays(row, name, {letter: slice(start, stop)})
+
+    def _span(self, row: Row, name: str, letter: str, size: int) -> slice:
+        """From the first to the last slice of an operand on which the answer of a row depends."""
+        stop = _least(0, size, lambda h: self._answer_stays(row, name, {letter: slice(h, size)}))
+        start = _least(1, size, lambda h: not self._answer_stays(row, name, {letter: slice(0, h)})) - 1
+        return slice(start, stop)
+
+    def _changed(self, name: str, box: Box) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where other numbers stand for an operand's in some slices, as a mask, and which."""
+        exact, other = self.plain.exact[name], self.other[name]
+        assert exact is not None and other is not None
+        mask = torch.zeros(exact.shape, dtype=torch.bool)
+        letters = self.contract.operand_axes(name, self.case).split()
+        mask[tuple(box.get(letter, slice(None)) for letter in letters)] = True
+        placed = self.plain.placed[name]
+        assert placed is not None
+        return mask & placed.view.isfinite() & other.isfinite(), other
+
+    def _answer(self, name: str, box: Box) -> torch.Tensor | None:
+        mask, other = self._changed(name, box)
+        exact = {**self.plain.exact, name: torch.where(mask, other, self.plain.exact[name])}  # type: ignore[arg-type]
+        found = self.contract.expect(exact, self.plain.params, dtype=self.case.torch_dtype, compute=None)[self.output]
+        return None if found is None else found.answer.expand(self.got.shape)
+
+    def _moved(self, row: Row, name: str, box: Box) -> torch.Tensor:
+        """By how much the answer of the wrong elements of a row moves, in budgets."""
+        answer = self._answer(name, box)
+        if answer is None:
+            return torch.full((int(row.mask.sum()),), math.nan)
+        return ((answer - self.answer).abs() / self.allowed)[row.mask]
+
+    def _answer_stays(self, row: Row, name: str, box: Box) -> bool:
+        answer = self._answer(name, box)
+        if answer is None:
+            return False
+        here, there = self.answer[row.mask], answer[row.mask]
+        return bool(((here - there).abs() <= SAME * here.abs()).logical_or(here.isnan() & there.isnan()).all())
+
+    def _answer_moves(self, row: Row, name: str, box: Box) -> bool:
+        return (self._moved(row, name, box) > TOLD).double().mean().item() >= FEW
+
+    def _result(self, changed: Mapping[str, Box]) -> torch.Tensor | None:
+        """The output of another call, with other numbers in some slices of operands."""
+        inputs = self.contract.build(self.case, self.device)
+        for name, box in changed.items():
+            mask, other = self._changed(name, box)
+            placed = inputs.placed[name]
+            assert placed is not None
+            once = layouts.once(placed.view)
+            mask, other = (t[tuple(slice(0, n) for n in once.shape)].to(once.device) for t in (mask, other))
+            once.copy_(torch.where(mask, other.to(once.dtype), once))
+        got = (self.called(inputs) or {}).get(self.output)
+        return got.cpu().clone() if isinstance(got, torch.Tensor) else None
+
+    def _moves(self, row: Row, name: str, box: Box) -> bool:
+        """Whether what the kernel gives moves, by more than another order of sums moves it."""
+        if time.monotonic() > self.end or (got := self._result({name: box})) is None or got.shape != self.got.shape:
+            return False
+        off = (got.double() - self.got.double()).abs()[row.mask] > OUTER * self.allowed[row.mask]
+        return off.double().mean().item() >= MOST
+
+    def _stays(self, row: Row, name: str, box: Box) -> bool:
+        """Whether the kernel gives the same bits."""
+        if time.monotonic() > self.end or (got := self._result({name: box})) is None:
+            return False
+        return got.shape == self.got.shape and _same(got[row.mask], self.got[row.mask])
+
+    def _row(self, index: tuple[int, ...]) -> torch.Tensor:
+        mask = torch.zeros_like(self.bad)
+        mask[index] = self.bad[index]
+        return mask
+
+    def _is_nothing(self, row: Row) -> bool:
+        """Whether the wrong elements of a row are one number, or none: they depend on nothing."""
+        wrong = self.got[row.mask]
+        one = wrong.numel() > 1 and bool((wrong == wrong[0]).all())
+        return one or not bool(wrong.isfinite().all()) or bool((wrong == 0).all())
+
+
+def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number from `low` on for which something holds that holds for all behind it; `high`, where it has to
+    hold, at most."""
+    holds = cache(holds)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _from(test: Callable[[int, int], bool], stop: int, start: int) -> bool:
+    return test(start, stop)
+
+
+def _not_from(test: Callable[[int, int], bool], stop: int, start: int) -> bool:
+    return not test(start, stop)
+
+
+def _not_to(test: Callable[[int, int], bool], start: int, stop: int) -> bool:
+    return not test(start, stop)
+
+
+def _of(name: str, letter: str, start: int, stop: int) -> str:
+    """Slices of an operand, in words."""
+    return f"{letter} {start}{f'..{stop - 1}' if stop - start > 1 else ''} of {name}"
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all bits are equal."""
+    return one.dtype == other.dtype and torch.equal(compare.bits(one), compare.bits(other))
