@@ -1,5 +1,8 @@
 """gluon: warpgroups with 64 queries each, fed by one warp that has the copy engine bring keys and values (Hopper)."""
 
+import math
+from functools import lru_cache
+
 import torch
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
@@ -397,6 +400,15 @@ def _gluon_kernel(
             [4, 4, 1],
             [160, 160, 24],
         )
+    elif GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_consume, (o_desc, lse_ptr, q, k, v, o, n, signals, sizes, scale, 0, CAUSAL, NEGATIVE, GROUPS)),
+                (_produce, (q_desc, k_desc, v_desc, counter, q, k, v, n, signals, sizes, CAUSAL, BLOCK_N, GROUPS)),
+            ],
+            [1],
+            [24],
+        )
     else:
         gl.warp_specialize(
             [
@@ -427,12 +439,13 @@ def gluon(
     if Sk == 0:  # no descriptor of an empty tensor
         return o.zero_(), lse.fill_(float("-inf"))
     scale = scale_or_default(scale, D)
-    config = _default(D)
+    pairs = B * Hq
+    config, share = _config(D, causal, pairs, Sq, Sk, processors(q.device))
     rows, block_n = ROWS.value, config["BLOCK_N"]
-    pairs, tiles = B * Hq, ceil_div(Sq, rows * config["GROUPS"])
+    tiles = ceil_div(Sq, rows * config["GROUPS"])
     # causal: twice as many heads at a time, as there have to be short tiles enough to even out the long ones
     group = max(1, _L2 * (1 + causal) // (4 * Sk * D)) * (Hq // Hkv)
-    programs = min(pairs * tiles, processors(q.device))
+    programs = min(pairs * tiles, processors(q.device) * share)
     counter = (torch.zeros if causal else torch.empty)(1, dtype=torch.int32, device=q.device)
     q_desc, k_desc, v_desc = (
         head_descriptor(q, "q", rows),
@@ -461,7 +474,28 @@ def gluon(
     return o, lse
 
 
-def _default(D: int) -> dict[str, int]:
-    if D <= 64:
-        return dict(BLOCK_N=128, GROUPS=3, STAGES=4, num_warps=4)
-    return dict(BLOCK_N=128 if D <= 128 else 64, GROUPS=2, STAGES=2, num_warps=4)
+_THREE = dict(BLOCK_N=128, GROUPS=3, STAGES=4, num_warps=4)
+_ALONE = dict(BLOCK_N=128, GROUPS=1, STAGES=2, num_warps=4, maxnreg=128)
+_ALONE_NARROW = dict(BLOCK_N=64, GROUPS=1, STAGES=3, num_warps=4, maxnreg=80)
+
+
+@lru_cache(maxsize=4096)
+def _config(D: int, causal: bool, pairs: int, Sq: int, Sk: int, count: int) -> tuple[dict[str, int], int]:
+    """Constexprs and options, and programs of a multiprocessor.
+
+    Up to D 64 one warpgroup may have a program, two or three of which share a multiprocessor: each begins and ends its
+    tiles by itself, and the last round of tiles has less to wait for. Three in one program share the keys. The time of
+    each is by an H200's, 256 to 10000 of both.
+    """
+    if D > 64:
+        return dict(BLOCK_N=128 if D <= 128 else 64, GROUPS=2, STAGES=2, num_warps=4), 1
+    rounds = [pairs * ceil_div(Sq, 192) / count, pairs * ceil_div(Sq, 64) / (2 * count)]
+    keys = [Sk + 200.0, Sk + 70.0]  # what a tile takes besides, in keys
+    if causal:  # tiles are shared out as they come; half of the keys, and what the border makes needless
+        rounds, keys = [each + 0.5 for each in rounds], [Sk / 2 + 360, Sk / 2 + 166]
+    else:
+        rounds = [math.ceil(each) for each in rounds]
+    if 192 * rounds[0] * keys[0] < 1.076 * 128 * rounds[1] * keys[1]:
+        return _THREE, 1
+    narrow = Sk <= (2048 if causal else 768) and pairs * ceil_div(Sq, 64) > 2 * count
+    return (_ALONE_NARROW, 3) if narrow else (_ALONE, 2)

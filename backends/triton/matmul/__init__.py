@@ -8,6 +8,7 @@ splitk_pdl: splitk whose second kernel is launched while the first still runs, a
 persistent: one program per multiprocessor loops over tiles; its loads run ahead across tile borders [triton2024]
 tma: persistent with host tensor descriptors; the copy engine computes addresses and clips the tails [hoque2024tma]
 gluon: persistent with a warp that loads and two or three warpgroups that multiply, layouts chosen by hand [wright2024]
+aligned: gluon; an operand whose rows lie across lines of the L2 cache is copied to rows that start at them [wright2024]
 streamk: tma; tiles that are fewer than the multiprocessors are laid end to end along K and cut into equal spans, and a
   second kernel adds the pieces [osama2023]
 splitk_tma: tma; the K of each tile is cut into as many equal parts as there are multiprocessors for it, whose partials
@@ -25,6 +26,7 @@ from touchstone.backends.triton.matmul.splitk import splitk, splitk_pdl
 from touchstone.backends.triton.matmul.persistent import persistent
 from touchstone.backends.triton.matmul.tma import tma
 from touchstone.backends.triton.matmul.gluon import gluon
+from touchstone.backends.triton.matmul.aligned import aligned
 from touchstone.backends.triton.matmul.streamk import streamk
 from touchstone.backends.triton.matmul.splitk_tma import splitk_tma
 from touchstone.backends.triton.matmul.tensorfloat import tf32, tf32x3
@@ -41,6 +43,7 @@ __all__ = [  # noqa: RUF022 - ladder order
     "persistent",
     "tma",
     "gluon",
+    "aligned",
     "streamk",
     "splitk_tma",
     "tf32",
