@@ -20,7 +20,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import altered, heatmap, left_out, reading
+from touchstone.conformance.judging import altered, heatmap, left_out, norms, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -200,8 +200,12 @@ def diagnose(
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
             unknown = relation is None or (VAGUE.match(relation) is not None and not relation.startswith(ANOTHER))
-            if unknown and not found and name not in causes and (on := depends(name)):
-                relation = on if relation is None else f"{relation}; {on}"
+            if unknown and not found and name not in causes:
+                value, answer, allowed = aligned(
+                    got[name], closest(got[name], right, case.torch_dtype), case.torch_dtype
+                )
+                statistics = norms.of_statistics(contract, case, name, value, answer, allowed, verdict.bad.cpu())
+                relation = statistics or "; ".join(filter(None, (relation, depends(name)))) or None
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))

@@ -120,10 +120,12 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
 
 def _comparator_is_sound() -> bool:
     """Whether numbers known to differ still compare as different."""
-    expected = budget.Expected(torch.tensor([1.0, 2.0], dtype=torch.float64))
-    near = compare.compare(torch.tensor([1.0, 2.0]), expected, torch.float32)
-    far = compare.compare(torch.tensor([1.0, 2.5]), expected, torch.float32)
+    near, far = (compare.compare(numbers, _ONE_AND_TWO, torch.float32) for numbers in (_NEAR, _FAR))
     return near.ok and not far.ok
+
+
+_ONE_AND_TWO = budget.Expected(torch.tensor([1.0, 2.0], dtype=torch.float64))  # one: half of a comparison is its budget
+_NEAR, _FAR = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
 
 
 def keep_answers(found: Sequence[Trial]) -> None:
