@@ -13,6 +13,7 @@ pipelined: larger tiles, and a branch-free main loop in which nothing interrupts
   bytes only [kerr2020]
 splitk: K is cut between blocks and a second kernel adds their float32 partials, for few tiles with a long K [hoque2024]
 wgmma: a warpgroup's products from shared memory, filled by the copy engine and one warpgroup's thread [colfax2024]
+aligned: wgmma; operands that the copy engine does not take are first copied to rows that start at lines [colfax2024]
 streamk: wgmma; tiles that are fewer than the multiprocessors are laid end to end along k and cut into equal spans, and
   a second kernel adds the pieces [osama2023]
 clusterk: wgmma for few rows; the blocks of a cluster cut a tile's k and add their sums through each other's shared
@@ -42,7 +43,7 @@ from touchstone.backends.cupy.lib.gemm import (
     processors,
     sixteen_bits,
 )
-from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last
+from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last, taken
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
@@ -55,6 +56,7 @@ _tensorcore = Module(__file__, "tensorcore.cu")
 _pipelined = Module(__file__, "pipelined.cu")
 _splitk = Module(__file__, "splitk.cu")
 _wgmma = Module(__file__, "wgmma.cu")
+_aligned = Module(__file__, "aligned.cu")
 _streamk = Module(__file__, "streamk.cu")
 _clusterk = Module(__file__, "clusterk.cu")
 _tf32 = Module(__file__, "tf32.cu")
@@ -183,6 +185,30 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         **config,
     )
     return c
+
+
+@variant(needs="sm_90a", dtypes=HALF)
+def aligned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """(M, K) by (K, N) gives (M, N); any sizes and strides. Declines float32. Source: [colfax2024]."""
+    shapes("M K, K N", a=a, b=b)
+    if a.dtype is torch.float32 or not (a.numel() and b.numel()):
+        return wgmma(a, b)
+    return wgmma(*(x if _taken(x) else _in_lines(x) for x in (a, b)))
+
+
+def _taken(x: torch.Tensor) -> bool:
+    return x.data_ptr() % 16 == 0 and (taken(x) or taken(x.t()))
+
+
+def _in_lines(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) with rows, or columns where those are contiguous in x, that start at lines of 64 elements."""
+    if x.stride(0) == 1 != x.stride(1):
+        return _in_lines(x.t()).t()
+    rows, cols = x.shape
+    y = x.new_empty(rows, ceil_div(cols, 64) * 64)
+    sizes = (rows, cols, *x.stride(), y.stride(0))
+    _aligned.launch("matmul_in_lines", rows * ceil_div(cols, 2048), 256, x, y, *sizes, dtype=x.dtype)
+    return y[:, :cols]
 
 
 @variant(needs="sm_90a", dtypes=HALF)
