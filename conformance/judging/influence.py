@@ -72,17 +72,21 @@ class _Look:
         self.contract, self.case, self.output, self.device, self.end = contract, case, output, device, end
         self.called, self.rows = call, list[Row]()
         self.plain = contract.build(case)
-        self.any_draw = contract.derive is None and all(o.garbage is None for o in contract.operands.values())
+        given = [operand for name, operand in contract.operands.items() if self.plain.exact[name] is not None]
+        self.derived = [
+            name for name, o in contract.operands.items() if o.derived and self.plain.exact[name] is not None
+        ]
+        self.any_draw = not self.derived and all(operand.garbage is None for operand in given)
         self.other = contract.build(reading.again(case)).exact
         for name, value in self.plain.exact.items():
             if value is not None and not self.any_draw and not self._is_float(name):
                 self.other[name] = torch.where(value > 0, value - 1, value)
         right = contract.expected(self.plain)[output]
-        got = self._result({})
+        got = self._result()
         if right is None or got is None or got.shape != right.answer.shape:
             return
         bad = compare.compare(got, right, case.torch_dtype).bad
-        again = self._result({})
+        again = self._result()
         if bad is None or again is None or not _same(got, again):
             return
         self.got, self.answer, self.bad = got, right.answer.expand(got.shape), bad.cpu()
@@ -94,7 +98,7 @@ class _Look:
         if (axes := contract.output_axes(output, case).split()) and axes[-1] in [
             of[-1] for of in letters.values() if of
         ]:
-            wrong = wrong[:, :-1].unique(dim=0)
+            wrong = wrong[:, :-1].unique(dim=0) if wrong.shape[1] > 1 else wrong[:1, :0]
         chosen = dict.fromkeys(tuple(wrong[at].tolist()) for at in (0, len(wrong) // 2))
         rows = [Row(index, self._row(index)) for index in chosen]
         if not any(self._is_nothing(row) for row in rows):
@@ -159,7 +163,7 @@ class _Look:
             if low > 0 and moves(0, low):
                 start = _least(1, low, partial(moves, 0)) - 1
                 yield "changes", _of(name, letter, start, low)
-        if self.contract.derive is not None or not self._is_float(name) or not self._answer_moves(row, name, {}):
+        if not self._is_float(name) or not self._answer_moves(row, name, {}):
             return
         if self._stays(row, name, {}):
             yield "does not change", name
@@ -205,9 +209,21 @@ class _Look:
         assert placed is not None
         return mask & placed.view.isfinite() & other.isfinite(), other
 
-    def _answer(self, name: str, box: Box) -> torch.Tensor | None:
+    def _exact(self, name: str, box: Box) -> dict[str, torch.Tensor | None]:
+        """The operands with other numbers in some slices of one, and what follows from them."""
         mask, other = self._changed(name, box)
-        exact = {**self.plain.exact, name: torch.where(mask, other, self.plain.exact[name])}  # type: ignore[arg-type]
+        exact: dict[str, torch.Tensor | None] = {**self.plain.exact}
+        exact[name] = torch.where(mask, other, self.plain.exact[name])  # type: ignore[arg-type]
+        if self.derived and self.contract.derive is not None:
+            following = self.contract.derive(dict(exact), self.case.param)
+            for of in self.derived:
+                value = following[of]
+                assert value is not None  # as it is given
+                exact[of] = value.to(self.contract.operand_dtype(of, self.case)).double()
+        return exact
+
+    def _answer(self, name: str, box: Box) -> torch.Tensor | None:
+        exact = self._exact(name, box)
         found = self.contract.expect(exact, self.plain.params, dtype=self.case.torch_dtype, compute=None)[self.output]
         return None if found is None else found.answer.expand(self.got.shape)
 
@@ -228,29 +244,29 @@ class _Look:
     def _answer_moves(self, row: Row, name: str, box: Box) -> bool:
         return (self._moved(row, name, box) > TOLD).double().mean().item() >= FEW
 
-    def _result(self, changed: Mapping[str, Box]) -> torch.Tensor | None:
-        """The output of another call, with other numbers in some slices of operands."""
+    def _result(self, name: str | None = None, box: Box | None = None) -> torch.Tensor | None:
+        """The output of another call, with other numbers in some slices of an operand."""
         inputs = self.contract.build(self.case, self.device)
-        for name, box in changed.items():
-            mask, other = self._changed(name, box)
-            placed = inputs.placed[name]
-            assert placed is not None
+        exact = {} if name is None or box is None else self._exact(name, box)
+        for changed in [] if name is None else [name, *self.derived]:
+            placed, value = inputs.placed[changed], exact[changed]
+            assert placed is not None and value is not None
             once = layouts.once(placed.view)
-            mask, other = (t[tuple(slice(0, n) for n in once.shape)].to(once.device) for t in (mask, other))
-            once.copy_(torch.where(mask, other.to(once.dtype), once))
+            value = value[tuple(slice(0, n) for n in once.shape)].to(once.device, once.dtype)
+            once.copy_(torch.where(once.isfinite(), value, once))  # NaN stays where no answer depends on it
         got = (self.called(inputs) or {}).get(self.output)
         return got.cpu().clone() if isinstance(got, torch.Tensor) else None
 
     def _moves(self, row: Row, name: str, box: Box) -> bool:
         """Whether what the kernel gives moves, by more than another order of sums moves it."""
-        if time.monotonic() > self.end or (got := self._result({name: box})) is None or got.shape != self.got.shape:
+        if time.monotonic() > self.end or (got := self._result(name, box)) is None or got.shape != self.got.shape:
             return False
         off = (got.double() - self.got.double()).abs()[row.mask] > OUTER * self.allowed[row.mask]
         return off.double().mean().item() >= MOST
 
     def _stays(self, row: Row, name: str, box: Box) -> bool:
         """Whether the kernel gives the same bits."""
-        if time.monotonic() > self.end or (got := self._result({name: box})) is None:
+        if time.monotonic() > self.end or (got := self._result(name, box)) is None:
             return False
         return got.shape == self.got.shape and _same(got[row.mask], self.got[row.mask])
 

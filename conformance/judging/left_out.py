@@ -5,7 +5,8 @@ others of other sizes too: on one size many rules leave out the same.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ import torch
 
 from touchstone.conformance.judging import reading
 from touchstone.conformance.spec import compare
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
 TILES = (8, 16, 32, 64, 128)
 GROUPS = (2, 4, 8, 16)  # tiles along one axis that neighbouring programs share an operand of
 SHARES = (2, 3, 4, 8, 16, 32, 64, 108, 132)  # programs that a number of rows is shared out among
 OTHERS = 8  # cases of other sizes on which a rule is tried
+MORE = (1, 2, 6, 13)  # rows or columns, in others
 MOST = 2**20  # elements of an output beyond which none is
 
 
@@ -40,10 +43,25 @@ def rule_of(contract: Contract, case: Case, output: str, bad: torch.Tensor, call
     axes = contract.output_axes(output, case).split()
     if bad.ndim < 2 or len(axes) != bad.ndim or bad.numel() > MOST:
         return None
-    left = [rule for rule in _rules(axes[-2], axes[-1]) if _leaves_out(rule, bad)]
-    told = False
-    for other in _of_other_sizes(contract, case) if left else ():
-        wrong = _wrong(contract, other, output, call)
+    rules = [rule for rule in _rules(axes[-2], axes[-1]) if _leaves_out(rule, bad)]
+    if not rules:
+        return None
+    if text := _borne_out(contract, rules, _of_other_sizes(contract, case), output, call):
+        return text
+    for letter, other in (axes[-2:], axes[:-3:-1]):
+        if text := _borne_out(contract, rules, _of_more(contract, case, letter), output, call):
+            return f"{text}, in sizes with {case.size[other]} {other}"
+    return None
+
+
+def _borne_out(
+    contract: Contract, rules: Sequence[Rule], cases: Sequence[Case], output: str, call: reading.Call
+) -> str | None:
+    """The rule that leaves out what is wrong in all these cases, in some of which something is, in words; None: none,
+    or several."""
+    left, told = list(rules), False
+    for case in cases:
+        wrong = _wrong(contract, case, output, call)
         if wrong is not None:
             left = [rule for rule in left if _leaves_out(rule, wrong)]
             told = told or bool(wrong.any())
@@ -132,6 +150,22 @@ def _of_other_sizes(contract: Contract, case: Case) -> list[Case]:
     work and those of the least."""
     fit = [one for one in reading.of_little_work(contract, case, least=0)[::-1] if one.sizes != case.sizes]
     return fit if len(fit) <= OTHERS else [*fit[: OTHERS // 2], *fit[-OTHERS // 2 :]]
+
+
+def _of_more(contract: Contract, case: Case, letter: str) -> list[Case]:
+    """Plain cases of a few more rows, or columns, than a case has: a kernel can have a way of its own for them."""
+    found = []
+    for more in MORE if isinstance(case.size.get(letter), int) else ():
+        size = {**case.size, letter: case.size[letter] + more}
+        one = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, size)
+        try:
+            one = replace(one, params=case.params)
+            if contract.valid(one) and contract.work(one) <= reading.LITTLE:
+                contract.expected(contract.build(one))
+                found.append(one)
+        except Exception:  # sizes that do not go together
+            continue
+    return found
 
 
 def _wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:

@@ -112,6 +112,15 @@ def test_one_length_for_a_whole_batch():
     assert " of lengths, on which its answer does not depend" in told
 
 
+def test_an_output_of_one_axis():
+    def fn(x, weight, dy, *, mean=None, rstd=None, eps=1e-5):
+        xhat = torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
+        return dy, (dy * xhat)[:-2].sum(0), dy.sum(0)
+
+    told = said("layer_norm_backward", fn, "dweight", rows=9, cols=5)
+    assert told == "dweight does not change with rows 7..8 of x, rows 7..8 of dy, on which its answer depends"
+
+
 def test_where_nothing_is_said(monkeypatch):
     reads_on = summed(next_row)
     size = dict(rows=5, cols=9)
@@ -126,8 +135,8 @@ def test_where_nothing_is_said(monkeypatch):
     assert said("softmax", reads_on, **size) is None
 
 
-def test_what_follows_from_other_operands_is_not_changed():
-    """dv has the weights of a given lse: it does not depend on the other keys by itself."""
+def test_what_follows_from_other_operands_follows_them():
+    """dv has the weights of a given lse, which depends on the other keys."""
 
     def fn(q, k, v, o, lse, do, *, causal=False, scale=None):
         p = torch.exp(q @ k.mT * q.shape[-1] ** -0.5 - lse[..., None])

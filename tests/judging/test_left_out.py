@@ -156,6 +156,7 @@ def test_sizes_in_which_nothing_is_wrong_tell_nothing(monkeypatch):
     plain = next(iter(MATMUL.values))
     small = [plain_case(MATMUL, "float32", plain, size=dict(M=n, N=n, K=9)) for n in (10, 32)]
     large = plain_case(MATMUL, "float32", plain, size=dict(M=10, N=70, K=9))
+    monkeypatch.setattr(left_out, "MORE", ())
     monkeypatch.setattr(left_out, "_of_other_sizes", lambda *given: [*small, large])
     assert said(exchanged_threads) is not None
     monkeypatch.setattr(left_out, "_of_other_sizes", lambda *given: small)
@@ -165,6 +166,17 @@ def test_sizes_in_which_nothing_is_wrong_tell_nothing(monkeypatch):
 def test_every_element_has_to_be_borne_out():
     assert said(exchanged_grid, more=[(0, 0)]) is None
     assert said(lambda m, n: torch.zeros(m, n, dtype=torch.bool)) is None
+
+
+def test_a_rule_of_some_columns_alone(monkeypatch):
+    def fast_path(m, n):
+        return whole_tiles(4, 0)(m, n) if n == 70 else torch.ones(m, n, dtype=torch.bool)
+
+    rule = "the grid has the whole tiles along M alone: a quotient is rounded down (tiles of 4), in sizes with 70 N"
+    assert said(fast_path, sizes=(3, 70)) == rule
+    assert said(lambda m, n: fast_path(m, n) | torch.tensor(m > 3), sizes=(3, 70)) is None
+    monkeypatch.setattr(left_out, "MORE", ())
+    assert said(fast_path, sizes=(3, 70)) is None
 
 
 def test_what_is_not_looked_at(monkeypatch):
