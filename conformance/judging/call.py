@@ -2,6 +2,7 @@
 judged."""
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -312,10 +313,17 @@ def _explain(
 
 
 def _depends(j: Judgement, case: Case, output: str) -> str | None:
-    """What an output depends on and must not, or does not and has to, as further calls on small cases tell."""
-    return influence.of_output(
-        j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs), influence.SECONDS
+    """What an output depends on and must not, or does not and has to, as further calls on small cases tell; for a few
+    seconds of a kernel."""
+    known, start = j.subject.compared, time.monotonic()
+    seconds = min(influence.SECONDS, influence.OF_A_KERNEL - known["influence, ms"] / 1000)
+    if seconds <= 0:
+        return None
+    text = influence.of_output(
+        j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs), seconds
     )
+    known["influence, ms"] += round(1000 * (time.monotonic() - start))
+    return text
 
 
 def _with_numbers(

@@ -153,9 +153,12 @@ def test_in_a_small_case_what_is_not_told_by_a_large_one():
     assert told.startswith("y[0] changes with rows 1 of x, on which its answer does not depend (float32-")
 
 
-def test_a_report_says_so(tmp_path):
+@pytest.mark.parametrize(("seconds", "so"), [(60.0, True), (0.0, False)])
+def test_a_report_says_so_within_a_few_seconds(monkeypatch, seconds, so):
+    monkeypatch.setattr(influence, "SECONDS", 60.0)
+    monkeypatch.setattr(influence, "OF_A_KERNEL", seconds)
     report = check("softmax", summed(next_row), device="cpu", level="quick", dtypes=["float32"])
-    assert "changes with rows " in str(report)
+    assert ("changes with rows " in str(report)) == so
 
 
 @pytest.mark.parametrize(("holds_from", "found"), [(0, 0), (3, 3), (8, 8)])
