@@ -254,7 +254,7 @@ def matching_mutants(
 
     Those that give `got` in every output, where there are any that give this output; else those that give it in this
     one, wrong or right in others: each output may be wrong for a reason of its own. But what they make of another
-    output of the same rows has to be right or as it is, and that of any output where this one is nothing but NaN.
+    output of the same rows has to be right or as it is, unless that is NaN, and of any output where this one is that.
     Of a case of much work those come first that give what the kernel gives, by `call`, on one of little.
     """
     if contract.work(case) > WORK_LIMIT:
@@ -287,9 +287,13 @@ def matching_mutants(
             for name, distance in distances.items()
             if distance is None and _is_wrong_in(contract, case, name, theirs[name], expected[name])
         ]
+        # what is NaN, or rounded otherwise, can be wrong in a way of its own
+        apart = {n for n in wrong if mutant.kind == "precision" or _is_nan(got[n], verdicts[n])}
         for name in wrong:
             of_nan = _is_nan(got[name], verdicts[name])
-            if any(of_nan or reading.alike(contract, case, name, other) for other in otherwise):
+            if any(
+                of_nan or (other not in apart and reading.alike(contract, case, name, other)) for other in otherwise
+            ):
                 continue
             if (distance := distances.get(name)) is not None:
                 found[name].append((partly, mutant.generic, distance, position, mutant))

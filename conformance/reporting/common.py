@@ -89,18 +89,19 @@ def _common(cases: Sequence[Case]) -> list[str]:
     return [text for text in words if text != HALF or f"dtype {cases[0].dtype}" not in words]
 
 
-def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int = 1) -> list[Trait]:
-    """What all of the cases `wrong` have and few of those `right`, by how many these are. That of one of `among` such
-    comparisons it could well be chance, it is not."""
+def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int | None = None) -> list[Trait]:
+    """What all of the cases `wrong` have and few of those `right`, by how many these are. Of one of `among` such
+    comparisons, each with some of the passing cases, it could well be chance: there a size far beyond the others tells
+    nothing by itself, nor do cases of one size more than one."""
     sizes, known = ({case.sizes for case in some} for some in (wrong, right))
-    choices = math.comb(len(wrong) + len(right), len(wrong)) / among
-    of_sizes = math.comb(len(sizes | known), len(sizes)) / among  # cases of one size are one
+    choices = math.comb(len(wrong) + len(right), len(wrong)) / (among or 1)
+    of_sizes = math.comb(len(sizes | known), len(sizes)) / (among or 1)  # cases of one size are one
 
     def tells(trait: Trait) -> bool:
         if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
             pairs = math.comb(len(_sizes(wrong[0])), 2)
             return pairs <= CHANCE * choices
-        if trait.far:
+        if trait.far and among is None:
             return True
         if trait.among:
             return not trait.passing and not sizes & known and trait.among <= CHANCE * of_sizes
@@ -109,7 +110,7 @@ def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int = 1) -> li
             if trait.sizes is not None:
                 chance = max(chance, (trait.sizes / len(sizes | known)) ** len(sizes))
         else:
-            chance = 1 / choices
+            chance = 1 / (choices if among is None or trait.sizes is None else min(choices, of_sizes))
         return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
 
     return sorted((trait for trait in _traits(wrong, right) if tells(trait)), key=lambda trait: trait.passing)

@@ -336,8 +336,8 @@ def test_at_most_three_are_named_and_the_closest_first():
         assert diagnose(wrong, case_of()).count("(mutant near") == 3
 
 
-def of_two_outputs(y_by, lse_by, case):
-    """The mutants that match the outputs of a softmax with the logarithm of its sum."""
+def of_two_outputs(y_by, lse_by, case, kind="scale"):
+    """The mutants of a kind that match the outputs of a softmax with the logarithm of its sum."""
     contract = registry.contract("online_softmax")
     inputs, mutants = contract.build(case), []
 
@@ -345,7 +345,7 @@ def of_two_outputs(y_by, lse_by, case):
         return lambda x: (torch.softmax(x, -1) * y_by, torch.logsumexp(x, -1) + lse_by)
 
     for name, by in {"both": (1.5, 1.0), "y_alone": (1.5, 0.0), "lse_otherwise": (1.5, 2.0)}.items():
-        mutants.append(Planted("online_softmax", name, name, "scale", lambda by=by: fn(*by)))
+        mutants.append(Planted("online_softmax", name, name, kind, lambda by=by: fn(*by)))
     got = contract.by_name(fn(y_by, lse_by)(inputs.arguments["x"]))
     expected = contract.expected(inputs)
     verdicts = {n: compare.compare(got[n], e, case.torch_dtype) for n, e in expected.items()}
@@ -361,6 +361,8 @@ def test_what_a_mutant_makes_of_a_right_output_of_the_same_rows_has_to_be_right(
     assert of_two_outputs(1.5, 0.0, case) == {"y": ["y_alone"]}
     assert of_two_outputs(1.5, 3.0, case)["y"] == ["y_alone"]  # which has the other one right
     assert of_two_outputs(1.25, 2.0, case) == {"y": [], "lse": []}  # y is neither right nor as it is
+    assert of_two_outputs(math.nan, 2.0, case) == {"y": [], "lse": ["lse_otherwise"]}  # NaN has ways of its own
+    assert of_two_outputs(1.25, 2.0, case, "precision") == {"y": [], "lse": ["lse_otherwise"]}  # and so has rounding
     assert of_two_outputs(1.0, 1.0, case) == {"lse": []}
 
 

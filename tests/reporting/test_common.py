@@ -77,6 +77,14 @@ def test_what_is_told_among_the_cases_that_share_a_dtype():
     assert scattered is None or "with it" not in scattered
 
 
+def test_among_few_cases_one_size_far_beyond_the_others_tells_nothing():
+    cases = [case(rows, 5, "float32") for rows in range(3, 30)]
+    within = [case(rows, 5, "float16") for rows in (3, 4, 5, 6, 7)]
+    large = [case(1000, 2000, "float16", values=values) for values in ("tiny", "equal", "steep")]
+    passing = [*cases, *within, *(replace(c, dtype="float32") for c in large)]
+    assert "have dtype float16" not in str(common.in_common(large, passing))
+
+
 def test_what_two_of_many_cases_have_in_common_is_easily_chance():
     """Where as many things are looked at as a case of attention has."""
     contract = registry.contract("attention_paged")
