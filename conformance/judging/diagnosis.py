@@ -58,6 +58,7 @@ NOT_ZEROED = (
 INFINITE = "infinite there: an overflow, or a division by 0"
 OTHER_SIGN = "an infinity of the other sign"
 LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all that is summed vanishes"
+LOGARITHMS = ("lse", "loss")  # outputs that are some
 ALL_0 = "all 0 there"
 ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
 LOST = "numbers where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
@@ -163,6 +164,8 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = known.get(name) or related(got[name], right, case, verdict.bad, axes, bits)
+                if relation == LOG_OF_0 and name not in LOGARITHMS:
+                    relation = INFINITE
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
                 if numbers_for_nan(contract, case, name, got[name], right, verdict.bad, call):

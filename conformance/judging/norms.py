@@ -14,6 +14,7 @@ OPS = {
 }  # a mean
 LEAST = 8  # elements of a row that tell two numbers
 FAR = 3.0  # budgets by which most of what is wrong has to be
+OFF = 16.0  # times its own, at most, is another variance
 EXPLAINS = 0.95  # of the wrong elements
 
 
@@ -53,6 +54,8 @@ def of_statistics(
             continue
         touched = wrong.any(1)
         low, high = (float(x) for x in (scale[touched] ** -2.0).aminmax())
+        if not (bool((scale[touched] > 0).all()) and low >= 1 / OFF and high <= OFF):
+            return None  # next to nothing, or no variance
         of = "variance" if has_mean else "mean of squares"
         variance = f"a {of} of {_range(low, high)} of its own"
         mean = f"a mean off by up to {float((shift / scale)[touched].abs().max()):.2g} of its deviation"

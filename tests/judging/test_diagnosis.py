@@ -1651,3 +1651,12 @@ def test_what_an_output_depends_on_is_asked_where_nothing_else_is_known(change, 
     assert ("on y" in text) == asked
     known = {"y": "known"}
     assert "on y" not in diagnose(lambda x: softmax(x).sin(), case_of(), causes=known, depends=lambda output: "on y")
+
+
+@pytest.mark.parametrize(("output", "text"), [("lse", diagnosis.LOG_OF_0), ("y", diagnosis.INFINITE)])
+def test_the_logarithm_of_0_is_that_of_an_output_that_is_one(output, text):
+    def fn(x):
+        y, lse = softmax(x), torch.logsumexp(x.double(), -1).float()
+        return (y, lse - math.inf) if output == "lse" else (y - math.inf, lse)
+
+    assert f"; {text}" in diagnose(fn, case_of(4, 9, op="online_softmax"), mutants=False)

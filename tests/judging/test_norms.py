@@ -51,6 +51,7 @@ def layer(change):
             "each row is as with a mean off by up to 0.05 of its deviation, and a variance of 1.1 of its own",
         ),
         (lambda m, v, rows: (m, v * torch.linspace(1, 2, 40)), None),
+        (lambda m, v, rows: (m, 1e30 * v), None),  # next to nothing
     ],
 )
 def test_other_statistics_of_a_row(change, text):
