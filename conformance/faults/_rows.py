@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -150,10 +151,14 @@ def lanes(count: int, dtype: torch.dtype = torch.float32, reverse: bool = False)
 
     def total(t):
         t = t.flip(-1) if reverse else t
-        t = F.pad(t, (0, -t.shape[-1] % count)).to(dtype)
-        running = t.new_zeros((*t.shape[:-1], count))
-        for part in t.split(count, -1) if t.shape[-1] else ():
-            running = running + part
+        least = min(count, 1 << max(t.shape[-1] - 1, 0).bit_length())  # the other lanes have nothing to add
+        t = F.pad(t, (0, -t.shape[-1] % least)).to(dtype).unflatten(-1, (-1, least))
+        if dtype is torch.float32:
+            running = in_sequence(t, -2)
+        else:
+            running = t.new_zeros((*t.shape[:-2], least))
+            for part in t.unbind(-2):
+                running = running + part
         while running.shape[-1] > 1:
             left, right = running.chunk(2, -1)
             running = left + right
@@ -162,11 +167,13 @@ def lanes(count: int, dtype: torch.dtype = torch.float32, reverse: bool = False)
     return _along_last(total)
 
 
-def _in_sequence(t: torch.Tensor) -> torch.Tensor:
-    running = t.new_zeros(t.shape[:-1])
-    for column in t.unbind(-1):
-        running = running + column
-    return running
+def in_sequence(t: torch.Tensor, dim: int = -1, by: np.ufunc = np.add) -> torch.Tensor:
+    """What lies along `dim`, in float32, one after another, added up or combined otherwise; of nothing it is 0."""
+    if not t.shape[dim]:
+        return t.sum(dim)
+    with np.errstate(all="ignore"):
+        found = by.accumulate(t.detach().numpy(), axis=dim)  # each from the one before
+    return torch.from_numpy(found).select(dim, -1).clone()
 
 
 def _kahan(t: torch.Tensor) -> torch.Tensor:
@@ -202,7 +209,7 @@ def _every_second_tile(t: torch.Tensor) -> torch.Tensor:
 
 
 RIGHT_SUMS: dict[str, Total] = {
-    "one_lane_in_sequence": _along_last(_in_sequence),
+    "one_lane_in_sequence": _along_last(in_sequence),
     "8_lanes_from_the_end": lanes(8, reverse=True),
     "32_lanes": lanes(32),
     "256_lanes": lanes(256),

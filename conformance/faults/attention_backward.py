@@ -122,23 +122,29 @@ def scaled_before_storing(q, k, v, o, lse, do, *, causal=False, scale=None):
 @known_good
 def key_tiles(q, k, v, o, lse, do, *, causal=False, scale=None, tile=48):
     "keys outside, queries inside: dk and dv complete with their tile, dq grows"
-    group, scale, shift = q.shape[1] // k.shape[1], default_scale(q, scale), k.shape[2] - q.shape[2]
+    scale, shift = default_scale(q, scale), k.shape[2] - q.shape[2]
     dq, dk, dv = (torch.zeros(t.shape) for t in (q, k, v))
     delta = (do.float() * o.float()).sum(-1, keepdim=True)
     at = lse.masked_fill(lse == -INF, INF)[..., None]
+    groups = k.shape[1], q.shape[1] // k.shape[1]
+    of_q, of_do, of_delta, of_at, of_dq = (x.unflatten(1, groups) for x in (q, do, delta, at, dq))
     for keys in dots.tiles(k.shape[2], tile):
         for rows in dots.tiles(q.shape[2], 24):
-            for head in range(q.shape[1]):
-                reader = head // group
-                s = dots.plain(q[:, head, rows], k[:, reader, keys].mT) * scale
-                if causal:
-                    i, j = torch.arange(q.shape[2])[rows, None], torch.arange(k.shape[2])[keys]
-                    s = s.masked_fill(j > i + shift, -INF)
-                p = torch.exp(s - at[:, head, rows])
-                ds = p * (dots.plain(do[:, head, rows], v[:, reader, keys].mT) - delta[:, head, rows]) * scale
-                dq[:, head, rows] += dots.plain(ds, k[:, reader, keys])
-                dk[:, reader, keys] += dots.plain(ds.mT, q[:, head, rows])
-                dv[:, reader, keys] += dots.plain(p.mT, do[:, head, rows])
+            some_k, some_v, own_q, own_do = (
+                k[:, :, None, keys],
+                v[:, :, None, keys],
+                of_q[..., rows, :],
+                of_do[..., rows, :],
+            )
+            s = dots.plain(own_q, some_k.mT) * scale
+            if causal:
+                i, j = torch.arange(q.shape[2])[rows, None], torch.arange(k.shape[2])[keys]
+                s = s.masked_fill(j > i + shift, -INF)
+            p = torch.exp(s - of_at[..., rows, :])
+            ds = p * (dots.plain(own_do, some_v.mT) - of_delta[..., rows, :]) * scale
+            of_dq[..., rows, :] += dots.plain(ds, some_k)
+            dk[:, :, keys] += dots.plain(ds.mT, own_q).sum(2)
+            dv[:, :, keys] += dots.plain(p.mT, own_do).sum(2)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 

@@ -131,9 +131,9 @@ def by_division(dy, bits, *, p=0.5):
 @known_good
 def word_by_word(dy, bits, *, p=0.5):
     """32 elements of a word at a time"""
-    flat, out = dy.reshape(-1).float(), torch.zeros(dy.numel())
-    for w, word in enumerate(bits.tolist()):
-        for b in range(min(32, dy.numel() - 32 * w)):
-            if word >> b & 1:
-                out[32 * w + b] = flat[32 * w + b] * scale(p)
-    return result(dy, out.reshape(dy.shape))
+    flat, places = dy.reshape(-1).float(), torch.arange(32)
+    words = [
+        torch.where((word >> places[: len(part)] & 1).bool(), part * scale(p), 0.0)
+        for word, part in zip(bits.tolist(), flat.split(32), strict=False)
+    ]
+    return result(dy, torch.cat(words or [flat]).reshape(dy.shape))

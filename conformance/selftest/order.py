@@ -11,12 +11,14 @@ from collections.abc import Collection, Sequence
 from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Trial
 from touchstone.conformance.selftest.results import families
-from touchstone.conformance.spec.contract import Contract
+from touchstone.conformance.spec.contract import GRID_LIMIT, Case, Contract
 
 USUAL, UNLIKELY = 0.4, 0.03  # chances that a trial kills a mutant, before any was tried
 OF_STRIDES = ("strides", "alignment", "offset")  # kinds that show in operands that are not contiguous
+OF_CALLS = ("cache", "race")  # kinds that many calls show, and often nothing else
+SOON = 5  # trials, after which those calls are made
 LARGE = 100  # a number in a mutant's words that is one of elements, which a size has to exceed
-FITTING, NOT_FITTING = 3.0, 0.2  # how much more probably a size that does kills it, and one that does not
+FITTING, NOT_FITTING = 3.0, 0.05  # how much more probably a size that does kills it, and one that does not
 WEIGHT = 2.0  # of what is expected, in trials
 UNIT = 2e5  # the work that takes as long as all else about a trial
 MOST = 10.0  # that this counts: rows beyond a grid are much work in a contract's words alone
@@ -28,6 +30,7 @@ class Order:
 
     def __init__(self, contract: Contract, trials: Sequence[Trial]) -> None:
         self._words = {trial.id: set(_words(" ".join(families(trial)))) for trial in trials}
+        self._largest = {trial.id: _largest(contract, trial.case) for trial in trials}
         self._costs = {trial.id: _cost(contract, trial) for trial in trials}
         having = Counter(word for words in self._words.values() for word in words)
         self._telling = {word: math.log(len(trials) / count) for word, count in having.items()}
@@ -41,14 +44,20 @@ class Order:
         elements = max((n for n in map(int, re.findall(r"\d+", text)) if n >= LARGE), default=0)
 
         def worth(trial: Trial) -> float:
-            chance = _expected(trial, planted.kind, elements)
+            chance = _expected(trial, planted.kind)
+            if elements:
+                chance *= FITTING if self._largest[trial.id] > elements else NOT_FITTING
             chance *= 1 + sum(self._telling[word] for word in words & self._words[trial.id])
             for kind in ("", planted.kind):
                 known = kind, trial.id
                 chance = (self._killed[known] + WEIGHT * chance) / (self._tried[known] + WEIGHT)
             return chance / self._costs[trial.id]
 
-        return sorted(trials, key=worth, reverse=True)
+        found = sorted(trials, key=worth, reverse=True)
+        if planted.kind in OF_CALLS:
+            later = [trial for trial in found[SOON:] if isinstance(trial, ManyCalls)]
+            found[SOON:] = [*later, *(trial for trial in found[SOON:] if trial not in later)]
+        return found
 
     def learn(self, planted: Planted, tried: Sequence[Trial], killing: Collection[str]) -> None:
         """What came of the trials that were tried on a mutant: the ids of those that have killed it."""
@@ -57,15 +66,18 @@ class Order:
             self._killed.update((kind, each) for each in killing)
 
 
-def _expected(trial: Trial, kind: str, elements: int) -> float:
-    """How probably a trial kills a mutant of a kind, which speaks of so many elements."""
+def _expected(trial: Trial, kind: str) -> float:
+    """How probably a trial kills a mutant of a kind."""
     case = trial.case
     fits = case.filled is (kind != "empty") and not (kind in OF_STRIDES and case.contiguous)
-    chance = USUAL if fits and not isinstance(trial, PropertyTrial) else UNLIKELY
-    if elements:
-        sizes = (size if isinstance(size, tuple) else (size,) for _, size in case.sizes)
-        chance *= FITTING if max((n for each in sizes for n in each), default=0) > elements else NOT_FITTING
-    return chance
+    return USUAL if fits and not isinstance(trial, PropertyTrial) else UNLIKELY
+
+
+def _largest(contract: Contract, case: Case) -> int:
+    """The most elements along an axis, or rows where the case is there for these."""
+    sizes = (size if isinstance(size, tuple) else (size,) for _, size in case.sizes)
+    largest = max((n for each in sizes for n in each), default=0)
+    return max(largest, 2 * GRID_LIMIT) if contract.is_beyond_grid(case) else largest
 
 
 def _words(text: str) -> list[str]:

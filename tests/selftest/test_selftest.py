@@ -14,10 +14,10 @@ from touchstone.conformance import faults
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.faults import KINDS, Planted, _generic, mutant, planted_in
+from touchstone.conformance.faults import KINDS, Planted, _generic, _rows, mutant, planted_in
 from touchstone.conformance.judging import call, judge
 from touchstone.conformance.judging.judgement import PASSED
-from touchstone.conformance.judging.trials import trials_of
+from touchstone.conformance.judging.trials import ManyCalls, trials_of
 from touchstone.conformance.selftest import other_rules, record, results
 from touchstone.conformance.selftest import run as selftest
 from touchstone.conformance.selftest.order import Order
@@ -265,6 +265,7 @@ def trials_in_order(planted, tried=lambda trial: False, killed=(), others=UNSEEN
         (dataclasses.replace(WRONG, kind="empty"), lambda case: not case.filled),
         (dataclasses.replace(WRONG, kind="strides"), lambda case: not case.contiguous),
         (dataclasses.replace(WRONG, about="what exceeds 4096 columns"), lambda case: max(case.size.values()) > 4096),
+        (dataclasses.replace(WRONG, about="rows from 70000 on"), registry.contract("softmax").is_beyond_grid),
     ],
 )
 def test_trials_of_which_a_mutants_words_speak_come_first(planted, first):
@@ -277,6 +278,28 @@ def test_trials_that_killed_others_come_first_and_those_that_did_not_later():
     for others in (UNSEEN, dataclasses.replace(UNSEEN, kind="scale")):
         assert trials_in_order(UNSEEN, lambda trial: True, ["steep"], others)[0].case.values == "steep"
     assert trials_in_order(UNSEEN, lambda trial: trial.id == first.id)[0] != first
+
+
+def test_many_calls_come_soon_where_often_nothing_else_shows_a_fault():
+    places = {}
+    for kind in ("cache", "scale"):
+        tried = trials_in_order(dataclasses.replace(UNSEEN, kind=kind))
+        places[kind] = next(place for place, trial in enumerate(tried) if isinstance(trial, ManyCalls))
+    assert places["cache"] <= 5 < places["scale"]
+
+
+def test_sums_in_sequence_and_by_lanes_are_those_of_a_loop():
+    x = torch.randn(3, 1001) * torch.logspace(-3, 3, 1001)
+    for count in (1, 8, 256):
+        sums = torch.zeros(3, count)
+        for part in torch.nn.functional.pad(x, (0, -1001 % count)).split(count, -1):
+            sums = sums + part
+        while sums.shape[-1] > 1:
+            sums = sum(sums.chunk(2, -1))
+        assert torch.equal(_rows.lanes(count)(x), sums)
+        assert count > 1 or torch.equal(_rows.in_sequence(x), sums[:, 0])
+    assert torch.equal(_rows.lanes(256)(x[:, :3]), (x[:, :1] + x[:, 2:3]) + x[:, 1:2])  # a tree, of four lanes here
+    assert torch.equal(_rows.in_sequence(x[:, :0]), torch.zeros(3))
 
 
 def test_of_known_good_kernels_alone_false_alarms_are_told(monkeypatch, capsys):

@@ -20,7 +20,7 @@ enum Fault {
 
 constexpr int tile = 16, most_dim = 256;
 
-// A block of 32 threads has a query each of one head; keys and values pass through shared memory, 16 at a time.
+// A block of up to 32 threads has a query each of one head; keys and values pass through shared memory, 16 at a time.
 extern "C" __global__ void attention_flash(
     const ELEMENT* q, long long q_batch, long long q_head, long long q_row, long long q_col, const ELEMENT* k,
     long long k_batch, long long k_head, long long k_row, long long k_col, const ELEMENT* v, long long v_batch,

@@ -60,7 +60,7 @@ def _flash(
         _module.launch(
             "attention_flash",
             B * Hq * blocks,
-            32,
+            8 if Sq == 1 else 32,
             *operands,
             1 / math.sqrt(D) if scale is None else scale,
             int(causal),

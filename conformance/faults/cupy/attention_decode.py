@@ -29,7 +29,8 @@ def _parts(q, k, v, lengths, *, scale=None, fault: str = "none") -> tuple[torch.
     if o.numel():
         operands = (q, k, v, lengths, o, lse, *q.stride(), *k.stride(), *v.stride(), lengths.stride(0))
         options = (1 / math.sqrt(D) if scale is None else scale, Hq, Hkv, Sq, Sk, D)
-        _module.launch("attention_decode_parts", B * Hq * Sq, 128, *operands, *options, fault=fault, dtype=q.dtype)
+        threads = 32 if Sk <= 8 else 128
+        _module.launch("attention_decode_parts", B * Hq * Sq, threads, *operands, *options, fault=fault, dtype=q.dtype)
     return o, lse
 
 

@@ -12,7 +12,7 @@ enum Fault {
     no_barrier_before_weights,
 };
 
-constexpr int PARTS = 4, WIDEST = 128; // warps of a block, each with every fourth key; of D
+constexpr int MOST = 4, WIDEST = 128; // warps of a block, each with every such key; of D
 
 struct Cache {
     const unsigned char* codes;
@@ -36,11 +36,11 @@ extern "C" __global__ void attention_decode_int4_parts(
     long long ks_s, long long ks_g, long long ks_p, long long vc_b, long long vc_h, long long vc_s, long long vc_d,
     long long vs_b, long long vs_h, long long vs_s, long long vs_g, long long vs_p, long long length_row, float scale,
     int heads, int kv_heads, int seq, int keys, int dim, int groups, int fault) {
-    __shared__ float parts[PARTS][WIDEST], of_parts[PARTS];
+    __shared__ float parts[MOST][WIDEST], of_parts[MOST];
     const Cache k = {k_codes, k_scales, kc_b, kc_h, kc_s, kc_d, ks_b, ks_h, ks_s, ks_g, ks_p};
     Cache v = {v_codes, v_scales, vc_b, vc_h, vc_s, vc_d, vs_b, vs_h, vs_s, vs_g, vs_p};
     if (fault == values_with_scales_of_keys) v = {v_codes, k_scales, vc_b, vc_h, vc_s, vc_d, ks_b, ks_h, ks_s, ks_g, ks_p};
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = dim / groups;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, group = dim / groups;
     const int row = blockIdx.x, b = row / (heads * seq), h = row / seq % heads, i = row % seq;
     const int reader = fault == heads_modulo ? h % kv_heads : h / (heads / kv_heads);
     int last = lengths[b * length_row] - seq + i + 1;
@@ -48,7 +48,7 @@ extern "C" __global__ void attention_decode_int4_parts(
     q += b * q_b + h * q_h + i * q_s;
 
     float m = -3e38f, l = 0.0f, own[WIDEST / 32] = {};
-    for (int j = warp; j < last; j += PARTS) {
+    for (int j = warp; j < last; j += warps) {
         float dot = 0.0f;
         for (int d = lane; d < dim; d += 32)
             dot += to_float(q[d * q_d]) * k.element(b, reader, j, d, group, groups, fault);
@@ -64,14 +64,14 @@ extern "C" __global__ void attention_decode_int4_parts(
     if (warp > 0) return;
 
     float most = of_parts[0], total = 0.0f;
-    for (int part = 1; part < PARTS; ++part) most = fmaxf(most, of_parts[part]);
+    for (int part = 1; part < warps; ++part) most = fmaxf(most, of_parts[part]);
     if (most == -INFINITY) most = 0.0f;
-    for (int part = 0; part < PARTS; ++part) total += expf(of_parts[part] - most);
+    for (int part = 0; part < warps; ++part) total += expf(of_parts[part] - most);
     for (int d = lane; d < dim; d += 32) {
         float sum = 0.0f;
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 0; part < warps; ++part) {
             const float weight = total > 0.0f ? expf(of_parts[part] - most) / total : 0.0f;
-            sum += parts[part][d] * (fault == merged_unweighted ? 1.0f / PARTS : weight);
+            sum += parts[part][d] * (fault == merged_unweighted ? 1.0f / warps : weight);
         }
         o[(long long)row * dim + d] = from_float<ELEMENT>(sum);
     }

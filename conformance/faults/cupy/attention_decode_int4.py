@@ -31,7 +31,8 @@ def _parts(
         strides = (*q.stride(), *(stride for cache in caches.values() for stride in cache.stride()), lengths.stride(0))
         options = (1 / math.sqrt(D) if scale is None else scale, Hq, Hkv, Sq, Sk, D, G)
         operands = (q, *caches.values(), lengths, o, lse, *strides, *options)
-        _module.launch("attention_decode_int4_parts", B * Hq * Sq, 128, *operands, fault=fault, dtype=q.dtype)
+        threads = 32 if Sk <= 8 else 128
+        _module.launch("attention_decode_int4_parts", B * Hq * Sq, threads, *operands, fault=fault, dtype=q.dtype)
     return o, lse
 
 

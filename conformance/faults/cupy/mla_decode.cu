@@ -12,15 +12,15 @@ enum Fault {
     no_barrier_before_weights,
 };
 
-constexpr int PARTS = 4, WIDEST = 576; // warps of a block, each with every fourth key; columns of a row of the cache
+constexpr int MOST = 4, WIDEST = 576; // warps of a block, each with every such key; columns of a row of the cache
 
 // A block for each query: its warps take keys in turn, and meet in shared memory.
 extern "C" __global__ void mla_decode_parts(
     const ELEMENT* q, const ELEMENT* cache, const int* lengths, ELEMENT* o, float* lse, long long q_b, long long q_h,
     long long q_s, long long q_d, long long c_b, long long c_s, long long c_d, long long length_row, float scale,
     int heads, int seq, int keys, int width, int dim_v, int fault) {
-    __shared__ float parts[PARTS][WIDEST], of_parts[PARTS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __shared__ float parts[MOST][WIDEST], of_parts[MOST];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int row = blockIdx.x, b = row / (heads * seq), h = row / seq % heads, i = row % seq;
     int last = lengths[fault == first_length ? 0 : b * length_row] - seq + i + 1;
     if (fault == one_key_too_many && last < keys) ++last;
@@ -31,7 +31,7 @@ extern "C" __global__ void mla_decode_parts(
     if (fault == depth_in_sixteens) columns = columns / 16 * 16;
 
     float m = -3e38f, l = 0.0f, own[WIDEST / 32] = {};
-    for (int j = warp; j < last; j += PARTS) {
+    for (int j = warp; j < last; j += warps) {
         float dot = 0.0f;
         for (int d = lane; d < columns; d += 32) dot += to_float(q[d * q_d]) * to_float(cache[j * c_s + d * c_d]);
         const float s = warp_sum(dot) * scale, larger = fmaxf(m, s), kept = expf(m - larger), p = expf(s - larger);
@@ -46,14 +46,14 @@ extern "C" __global__ void mla_decode_parts(
     if (warp > 0) return;
 
     float most = of_parts[0], total = 0.0f;
-    for (int part = 1; part < PARTS; ++part) most = fmaxf(most, of_parts[part]);
+    for (int part = 1; part < warps; ++part) most = fmaxf(most, of_parts[part]);
     if (most == -INFINITY) most = 0.0f;
-    for (int part = 0; part < PARTS; ++part) total += expf(of_parts[part] - most);
+    for (int part = 0; part < warps; ++part) total += expf(of_parts[part] - most);
     for (int d = lane; d < dim_v; d += 32) {
         float sum = 0.0f;
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 0; part < warps; ++part) {
             const float weight = total > 0.0f ? expf(of_parts[part] - most) / total : 0.0f;
-            sum += parts[part][d] * (fault == merged_unweighted ? 1.0f / PARTS : weight);
+            sum += parts[part][d] * (fault == merged_unweighted ? 1.0f / warps : weight);
         }
         o[(long long)row * dim_v + d] = from_float<ELEMENT>(sum);
     }

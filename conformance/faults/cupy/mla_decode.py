@@ -29,7 +29,8 @@ def _parts(q, cache, lengths, *, dim_v, scale, fault: str = "none") -> tuple[tor
     if o.numel():
         operands = (q, cache, lengths, o, lse, *q.stride(), *cache.stride(), lengths.stride(0))
         options = (scale, H, Sq, Sk, W, dim_v)
-        _module.launch("mla_decode_parts", B * H * Sq, 128, *operands, *options, fault=fault, dtype=q.dtype)
+        threads = 32 if Sk <= 8 else 128
+        _module.launch("mla_decode_parts", B * H * Sq, threads, *operands, *options, fault=fault, dtype=q.dtype)
     return o, lse
 
 
