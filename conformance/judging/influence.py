@@ -19,7 +19,7 @@ from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import EPS, budget
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
-SECONDS, OF_A_KERNEL = 2.5, 6.0  # for each output that is wrong, and all of those of a kernel
+SECONDS, OF_A_KERNEL = 2.5, 5.0  # for each output that is wrong, and all of those of a kernel
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
 COUNTS = (1, 4, 16, 64, 256, 1024)  # slices that are changed together, until the answer moves
 SHOWN = 3  # operands that are named
