@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging.trials import ManyCalls, PropertyTrial, Trial
+from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, PropertyTrial, Trial
 from touchstone.conformance.selftest.results import families
 from touchstone.conformance.spec.contract import GRID_LIMIT, Case, Contract
 
 USUAL, UNLIKELY = 0.4, 0.03  # chances that a trial kills a mutant, before any was tried
 OF_STRIDES = ("strides", "alignment", "offset")  # kinds that show in operands that are not contiguous
-OF_CALLS = ("cache", "race")  # kinds that many calls show, and often nothing else
+OF_CALLS = ("cache", "race")  # kinds of which many calls show what often nothing else does
 SOON = 5  # trials, after which those calls are made
 LARGE = 100  # a number in a mutant's words that is one of elements, which a size has to exceed
 FITTING, NOT_FITTING = 3.0, 0.05  # how much more probably a size that does kills it, and one that does not
@@ -44,7 +44,7 @@ class Order:
         elements = max((n for n in map(int, re.findall(r"\d+", text)) if n >= LARGE), default=0)
 
         def worth(trial: Trial) -> float:
-            chance = _expected(trial, planted.kind)
+            chance = _expected(planted, trial)
             if elements:
                 chance *= FITTING if self._largest[trial.id] > elements else NOT_FITTING
             chance *= 1 + sum(self._telling[word] for word in words & self._words[trial.id])
@@ -54,7 +54,7 @@ class Order:
             return chance / self._costs[trial.id]
 
         found = sorted(trials, key=worth, reverse=True)
-        if planted.kind in OF_CALLS:
+        if planted.kind in OF_CALLS and not planted.backend:
             later = [trial for trial in found[SOON:] if isinstance(trial, ManyCalls)]
             found[SOON:] = [*later, *(trial for trial in found[SOON:] if trial not in later)]
         return found
@@ -66,10 +66,12 @@ class Order:
             self._killed.update((kind, each) for each in killing)
 
 
-def _expected(trial: Trial, kind: str) -> float:
-    """How probably a trial kills a mutant of a kind."""
-    case = trial.case
+def _expected(planted: Planted, trial: Trial) -> float:
+    """How probably a trial kills a mutant of that kind; races between threads show under the instruments."""
+    case, kind = trial.case, planted.kind
     fits = case.filled is (kind != "empty") and not (kind in OF_STRIDES and case.contiguous)
+    if planted.backend and kind == "race":
+        fits = isinstance(trial, CaseTrial) and trial.instrumented
     return USUAL if fits and not isinstance(trial, PropertyTrial) else UNLIKELY
 
 

@@ -17,7 +17,7 @@ from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults import KINDS, Planted, _generic, _rows, mutant, planted_in
 from touchstone.conformance.judging import call, judge
 from touchstone.conformance.judging.judgement import PASSED
-from touchstone.conformance.judging.trials import ManyCalls, trials_of
+from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, trials_of
 from touchstone.conformance.selftest import other_rules, record, results
 from touchstone.conformance.selftest import run as selftest
 from touchstone.conformance.selftest.order import Order
@@ -286,6 +286,14 @@ def test_many_calls_come_soon_where_often_nothing_else_shows_a_fault():
         tried = trials_in_order(dataclasses.replace(UNSEEN, kind=kind))
         places[kind] = next(place for place, trial in enumerate(tried) if isinstance(trial, ManyCalls))
     assert places["cache"] <= 5 < places["scale"]
+
+
+def test_races_of_threads_are_looked_for_under_the_instruments():
+    race, first = dataclasses.replace(UNSEEN, kind="race"), {}
+    for backend in ("cupy", None):
+        tried = trials_in_order(dataclasses.replace(race, backend=backend))[:5]
+        first[backend] = [isinstance(trial, CaseTrial) and trial.instrumented for trial in tried]
+    assert all(first["cupy"]) and not all(first[None])
 
 
 def test_sums_in_sequence_and_by_lanes_are_those_of_a_loop():
