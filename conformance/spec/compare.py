@@ -136,10 +136,20 @@ class _Known:
         return int(self.telling.sum()) >= DRIFT_ELEMENTS
 
     @cached_property
-    def groups(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The distinct answers of those elements, and which of them each has."""
-        distinct, group = self.answer[self.telling].unique(return_inverse=True)
-        return distinct, group
+    def told(self) -> "_Told":
+        return _Told(self, self.telling)
+
+
+class _Told:
+    """Of the elements that tell: the answer rounded, its sign, the unit of an error, and how often each distinct answer
+    occurs among them, with the number of each element's."""
+
+    def __init__(self, known: _Known, usable: torch.Tensor) -> None:
+        answer = known.answer[usable]
+        self.usable, self.rounded = usable, known.rounded[usable].to(torch.float64)
+        self.sign, self.unit = answer.sign(), EPS[known.out] * answer.abs()
+        distinct, self.group = answer.unique(return_inverse=True)
+        self.counts = torch.zeros_like(distinct).scatter_add_(0, self.group, torch.ones_like(answer))
 
 
 def _known(expected: Expected, answer: torch.Tensor, in_dtype: torch.dtype, out: torch.dtype) -> _Known:
@@ -193,22 +203,20 @@ def _drift(value: torch.Tensor, known: _Known, limit: float) -> str | None:
     """
     if not math.isfinite(limit) or not known.some_tell:
         return None
-    usable, groups = known.telling, known.groups
-    if not bool(torch.isfinite(value[usable]).all()):  # near overflow either side is right
-        usable = usable & torch.isfinite(value)
-        groups = known.answer[usable].unique(return_inverse=True)
-    distinct, group = groups
-    if distinct.numel() < DRIFT_ELEMENTS:
+    told = known.told
+    given = value[told.usable]
+    if not bool(torch.isfinite(given).all()):  # near overflow either side is right
+        told = _Told(known, told.usable & torch.isfinite(value))
+        given = value[told.usable]
+    if told.counts.numel() < DRIFT_ELEMENTS:
         return None
-    answer = known.answer[usable]
-    signed = (value[usable] - known.rounded[usable].to(torch.float64)) * answer.sign() / (EPS[known.out] * answer.abs())
-    sums = torch.zeros_like(distinct).scatter_add_(0, group, signed)
-    counts = torch.zeros_like(distinct).scatter_add_(0, group, torch.ones_like(signed))
-    mean = float((sums / counts).mean())
+    signed = (given - told.rounded) * told.sign / told.unit
+    sums = torch.zeros_like(told.counts).scatter_add_(0, told.group, signed)
+    mean = float((sums / told.counts).mean())
     if abs(mean) <= limit:
         return None
     return (
-        f"errors lean one way: the mean signed error over {distinct.numel()} distinct values is {mean:+.3f} eps "
+        f"errors lean one way: the mean signed error over {told.counts.numel()} distinct values is {mean:+.3f} eps "
         f"(limit {limit}): truncated instead of rounded, or something systematic is missing"
     )
 
