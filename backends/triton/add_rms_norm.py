@@ -10,7 +10,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w"])
@@ -27,8 +27,10 @@ def _onerow_kernel(
     stride_w,
     cols,
     eps,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     r_ptr += row * stride_rm
@@ -73,8 +75,10 @@ def _looped_kernel(
     stride_w,
     cols,
     eps,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     r_ptr += row * stride_rm
@@ -121,5 +125,17 @@ def _launch(
     h = torch.empty_like(y)
     if y.numel():
         strides = (*x.stride(), *residual.stride(), *weight.stride())
-        kernel[(rows,)](x, residual, weight, y, h, *strides, cols, eps, BLOCK=block, num_warps=warps(block))
+        kernel[(rows,)](
+            x,
+            residual,
+            weight,
+            y,
+            h,
+            *strides,
+            cols,
+            eps,
+            BLOCK=block,
+            UNIT=row_unit(x, residual),
+            num_warps=warps(block),
+        )
     return y, h

@@ -15,14 +15,35 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, resident, tiling, warps
+from touchstone.backends.triton.lib.rows import (
+    grid_programs,
+    halfregs_block,
+    multiple,
+    opaque,
+    resident,
+    row_unit,
+    tiling,
+    warps,
+)
 from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _onerow_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -66,8 +87,10 @@ def _persistent_kernel(
     cols,
     eps,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     col = tl.arange(0, BLOCK)
     inside = col < cols
     w = tl.load(w_ptr + col.to(tl.int64) * stride_w, mask=inside, other=0.0)
@@ -101,15 +124,38 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
         programs = min(rows, grid_programs(x, max(64 // x.element_size() // warps(block), 1)))
         stages = 2 if block * x.element_size() > 32768 else 4
         _persistent_kernel[(programs,)](
-            x, weight, bias, y, *strides, rows, cols, eps, BLOCK=block, STAGES=stages, num_warps=warps(block)
+            x,
+            weight,
+            bias,
+            y,
+            *strides,
+            rows,
+            cols,
+            eps,
+            BLOCK=block,
+            UNIT=row_unit(x),
+            STAGES=stages,
+            num_warps=warps(block),
         )
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _halfregs_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -161,7 +207,9 @@ def _tiles_kernel(
     eps,
     TILES: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -204,8 +252,20 @@ def tiles(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _looped_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -245,8 +305,20 @@ def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _welford_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -287,8 +359,21 @@ def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w", "stride_b"])
 def _l2_resident_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_xn, stride_w, stride_b, rows, cols, eps, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    stride_b,
+    rows,
+    cols,
+    eps,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
         mean = tl.full((), 0.0, tl.float32)
         square = tl.full((), 0.0, tl.float32)
@@ -334,7 +419,7 @@ def l2_resident(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         else:
             block, num_warps, programs = resident(x, 65536, num_warps=32, each=1)
         operands = (x, weight, bias, y, *x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
-        _l2_resident_kernel[(programs,)](*operands, rows, cols, eps, BLOCK=block, num_warps=num_warps)
+        _l2_resident_kernel[(programs,)](*operands, rows, cols, eps, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
     return y
 
 
@@ -347,5 +432,5 @@ def _launch(
         strides = (*x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
         each = 512 if block <= 4096 else 1024  # fewer warps wait for one another in the two sums
         options = {"num_warps": warps(block, each), **options}
-        kernel[(rows,)](x, weight, bias, y, *strides, cols, eps, BLOCK=block, **options)
+        kernel[(rows,)](x, weight, bias, y, *strides, cols, eps, BLOCK=block, UNIT=row_unit(x), **options)
     return y

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
 
 
 @triton.jit
@@ -32,7 +32,8 @@ def _finish(m, shift, l):
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _online_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _online_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -59,7 +60,8 @@ def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -93,7 +95,8 @@ def maskfree(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -125,7 +128,8 @@ def backward_order(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -162,5 +166,5 @@ def _launch(kernel, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     lse = torch.full((rows,), float("-inf"), dtype=torch.float32, device=x.device)
     if y.numel():
         block = min(next_power_of_2(cols), 4096)
-        kernel[(rows,)](x, y, lse, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+        kernel[(rows,)](x, y, lse, *x.stride(), cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block))
     return y, lse

@@ -13,11 +13,14 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import grid_programs, resident, tiling, warps
+from touchstone.backends.triton.lib.rows import grid_programs, multiple, resident, row_unit, tiling, warps
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
-def _onerow_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr):
+def _onerow_kernel(
+    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -43,7 +46,10 @@ def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w"])
-def _persistent_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, rows, cols, eps, BLOCK: tl.constexpr):
+def _persistent_kernel(
+    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, rows, cols, eps, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     col = tl.arange(0, BLOCK)
     inside = col < cols
     x_ptr += col.to(tl.int64) * stride_xn
@@ -72,15 +78,36 @@ def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
         block = next_power_of_2(cols)
         programs = min(rows, grid_programs(x, 32 // warps(block)))
         _persistent_kernel[(programs,)](
-            x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps, BLOCK=block, num_warps=warps(block)
+            x,
+            weight,
+            y,
+            *x.stride(),
+            *weight.stride(),
+            rows,
+            cols,
+            eps,
+            BLOCK=block,
+            UNIT=row_unit(x),
+            num_warps=warps(block),
         )
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
 def _tiles_kernel(
-    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, TILES: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    stride_xm,
+    stride_xn,
+    stride_w,
+    cols,
+    eps,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -112,12 +139,15 @@ def tiles(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
     if y.numel():
         block, count, num_warps = tiling(cols)
         operands = (x, weight, y, *x.stride(), *weight.stride(), cols, eps)
-        _tiles_kernel[(rows,)](*operands, TILES=count, BLOCK=block, num_warps=num_warps)
+        _tiles_kernel[(rows,)](*operands, TILES=count, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
-def _looped_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr):
+def _looped_kernel(
+    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, cols, eps, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -144,7 +174,10 @@ def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn", "stride_w"])
-def _l2_resident_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, rows, cols, eps, BLOCK: tl.constexpr):
+def _l2_resident_kernel(
+    x_ptr, w_ptr, y_ptr, stride_xm, stride_xn, stride_w, rows, cols, eps, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
         square = tl.full((), 0.0, tl.float32)
         for start in range(0, cols, BLOCK):
@@ -174,7 +207,7 @@ def l2_resident(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> 
     if y.numel():
         block, num_warps, programs = resident(x, 131072, num_warps=32, each=1)
         operands = (x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps)
-        _l2_resident_kernel[(programs,)](*operands, BLOCK=block, num_warps=num_warps)
+        _l2_resident_kernel[(programs,)](*operands, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
     return y
 
 
@@ -182,5 +215,16 @@ def _launch(kernel, x: torch.Tensor, weight: torch.Tensor, eps: float, block: in
     rows, cols = x.shape
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        kernel[(rows,)](x, weight, y, *x.stride(), *weight.stride(), cols, eps, BLOCK=block, num_warps=warps(block))
+        kernel[(rows,)](
+            x,
+            weight,
+            y,
+            *x.stride(),
+            *weight.stride(),
+            cols,
+            eps,
+            BLOCK=block,
+            UNIT=row_unit(x),
+            num_warps=warps(block),
+        )
     return y

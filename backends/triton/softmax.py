@@ -15,12 +15,22 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import grid_programs, halfregs_block, opaque, resident, tiling, warps
+from touchstone.backends.triton.lib.rows import (
+    grid_programs,
+    halfregs_block,
+    multiple,
+    opaque,
+    resident,
+    row_unit,
+    tiling,
+    warps,
+)
 from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _onerow_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _onerow_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -41,12 +51,13 @@ def onerow(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = next_power_of_2(cols)
-        _onerow_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+        _onerow_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block))
     return y
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn"])
-def _persistent_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl.constexpr):
+def _persistent_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     col = tl.arange(0, BLOCK)
     inside = col < cols
     x_ptr += col.to(tl.int64) * stride_xn
@@ -74,12 +85,15 @@ def persistent(x: torch.Tensor) -> torch.Tensor:
     if y.numel():
         block = next_power_of_2(cols)
         programs = min(rows, grid_programs(x, 32 // warps(block)))
-        _persistent_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, num_warps=warps(block))
+        _persistent_kernel[(programs,)](
+            x, y, *x.stride(), rows, cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block)
+        )
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _halfregs_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _halfregs_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -108,12 +122,17 @@ def halfregs(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         each = 1024 if block <= 4096 else 4096  # 16 warps of 128 registers fill a multiprocessor
-        _halfregs_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block, each), maxnreg=128)
+        _halfregs_kernel[(rows,)](
+            x, y, *x.stride(), cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block, each), maxnreg=128
+        )
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _tiles_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, TILES: tl.constexpr, BLOCK: tl.constexpr):
+def _tiles_kernel(
+    x_ptr, y_ptr, stride_xm, stride_xn, cols, TILES: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -151,12 +170,13 @@ def tiles(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block, count, num_warps = tiling(cols)
-        _tiles_kernel[(rows,)](x, y, *x.stride(), cols, TILES=count, BLOCK=block, num_warps=num_warps)
+        _tiles_kernel[(rows,)](x, y, *x.stride(), cols, TILES=count, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _looped_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _looped_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -187,12 +207,13 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = min(next_power_of_2(cols), 4096)
-        _looped_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+        _looped_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block))
     return y
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
-def _online_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr):
+def _online_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xm
     y_ptr += row * cols
@@ -221,12 +242,13 @@ def online(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
         block = min(next_power_of_2(cols), 4096)
-        _online_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, num_warps=warps(block))
+        _online_kernel[(rows,)](x, y, *x.stride(), cols, BLOCK=block, UNIT=row_unit(x), num_warps=warps(block))
     return y
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["stride_xn"])
-def _l2_resident_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl.constexpr):
+def _l2_resident_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    stride_xm, cols = multiple(stride_xm, UNIT), multiple(cols, UNIT)
     # exp2 of a number that was multiplied is two instructions less than exp, which minds denormal results
     LOG2E: tl.constexpr = 1.4426950408889634
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
@@ -264,5 +286,7 @@ def l2_resident(x: torch.Tensor) -> torch.Tensor:
         size = cols * x.element_size()
         tiles = ((131072, 16, 1), (65536, 16, 2), (32768, 8, 3))
         block, num_warps, programs = resident(x, *next((t for t in tiles if -size % t[0] <= size // 8), tiles[-1]))
-        _l2_resident_kernel[(programs,)](x, y, *x.stride(), rows, cols, BLOCK=block, num_warps=num_warps)
+        _l2_resident_kernel[(programs,)](
+            x, y, *x.stride(), rows, cols, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps
+        )
     return y

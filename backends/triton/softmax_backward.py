@@ -11,12 +11,15 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import halfregs_block, opaque, warps
+from touchstone.backends.triton.lib.rows import halfregs_block, multiple, opaque, row_unit, warps
 from touchstone.backends.variants import HALF, variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
-def _onerow_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
+def _onerow_kernel(
+    y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_ym, stride_dym, cols = multiple(stride_ym, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * stride_ym
     dy_ptr += row * stride_dym
@@ -38,12 +41,17 @@ def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
         block = next_power_of_2(cols)
-        _onerow_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
+        _onerow_kernel[(rows,)](
+            y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, UNIT=row_unit(y, dy), num_warps=warps(block)
+        )
     return dx
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
-def _halfregs_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
+def _halfregs_kernel(
+    y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_ym, stride_dym, cols = multiple(stride_ym, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * stride_ym
     dy_ptr += row * stride_dym
@@ -70,12 +78,17 @@ def halfregs(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     block = halfregs_block(y)
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
-        _halfregs_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block, 1024))
+        _halfregs_kernel[(rows,)](
+            y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, UNIT=row_unit(y, dy), num_warps=warps(block, 1024)
+        )
     return dx
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_yn", "stride_dyn"])
-def _looped_kernel(y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr):
+def _looped_kernel(
+    y_ptr, dy_ptr, dx_ptr, stride_ym, stride_yn, stride_dym, stride_dyn, cols, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):
+    stride_ym, stride_dym, cols = multiple(stride_ym, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * stride_ym
     dy_ptr += row * stride_dym
@@ -104,5 +117,7 @@ def looped(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     dx = torch.empty((rows, cols), dtype=y.dtype, device=y.device)
     if dx.numel():
         block = min(next_power_of_2(cols), 4096)
-        _looped_kernel[(rows,)](y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, num_warps=warps(block))
+        _looped_kernel[(rows,)](
+            y, dy, dx, *y.stride(), *dy.stride(), cols, BLOCK=block, UNIT=row_unit(y, dy), num_warps=warps(block)
+        )
     return dx

@@ -35,7 +35,7 @@ _SHARED = [
     (2, 10007),
 ]
 SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (3, 1000), (1031, 7)]]
-BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5)]]
+BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130, 33), (4099, 5), (33, 1032)]]
 BEYOND_GRID = ({"rows": 65601, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])

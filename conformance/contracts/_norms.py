@@ -192,6 +192,7 @@ def gradient(
         sizes=bounds_rows.BACKWARD_SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
+        aligned=[{"rows": 33, "cols": 1032}],  # rows of whole 16 bytes, for kernels that take no others
         also=bounds_rows.LONG_ROWS
         | bounds_rows.ONE
         | bounds_rows.ONE_ROW_MORE

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported
 from touchstone.backends.sizes import ceil_div, next_power_of_2
-from touchstone.backends.triton.lib.rows import grid_programs, warps
+from touchstone.backends.triton.lib.rows import grid_programs, multiple, row_unit, warps
 
 _BEHIND = 4  # parts that the blocks of columns lag behind the statistics, so that they hit L2
 # Arguments whose value (first list) or alignment would not improve the code.
@@ -142,8 +142,10 @@ def _statistics_kernel(
     cols,
     eps,
     STATISTICS: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    stride_xm, stride_dym, cols = multiple(stride_xm, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     STATISTICS(
         x_ptr,
         w_ptr,
@@ -183,9 +185,11 @@ def _column_blocks_kernel(
     rows,
     cols,
     CENTRED: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
+    stride_xm, stride_dym, cols = multiple(stride_xm, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     _column_block(
         x_ptr,
         w_ptr,
@@ -215,17 +219,19 @@ def launch_looped(call: NormBackward, statistics: Any) -> None:
     x, (rows, cols), strides = call.x, call.x.shape, call.strides
     if not x.numel():
         return
-    width = _column_block_width(x, call.weight, call.dy)
+    width, unit = _column_block_width(x, call.weight, call.dy), row_unit(x, call.dy)
     stats = _empty_statistics(call)
     operands = (x, call.weight, call.dy, call.mean, call.rstd, stats, *strides, *call.statistics_strides)
-    _statistics_kernel[(rows,)](*operands, cols, call.eps, STATISTICS=statistics, BLOCK=4 * width, num_warps=4)
+    _statistics_kernel[(rows,)](
+        *operands, cols, call.eps, STATISTICS=statistics, UNIT=unit, BLOCK=4 * width, num_warps=4
+    )
     column_blocks = ceil_div(cols, width)
     rows_each = ceil_div(rows, max(1, min(ceil_div(rows, 4), grid_programs(x, 4) // column_blocks)))
     parts = ceil_div(rows, rows_each)
     partials = call.sums(parts)
     operands = (x, call.weight, call.dy, stats, call.dx, *partials, *strides)
     _column_blocks_kernel[(column_blocks, parts)](
-        *operands, rows_each, rows, cols, CENTRED=call.centred, BLOCK_R=4, BLOCK_C=width, num_warps=4
+        *operands, rows_each, rows, cols, CENTRED=call.centred, UNIT=unit, BLOCK_R=4, BLOCK_C=width, num_warps=4
     )
     add_parts(*partials, call)
 
@@ -259,6 +265,7 @@ def _l2_resident_kernel(
     STATISTICS: tl.constexpr,
     CENTRED: tl.constexpr,
     BEHIND: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -266,6 +273,7 @@ def _l2_resident_kernel(
     """Longer than a screen: the parameters and the arguments of the calls of STATISTICS and `_column_block` stand one
     to a line; the rest, which takes jobs in their order, is under 20 lines.
     """
+    stride_xm, stride_dym, cols = multiple(stride_xm, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     # Jobs are taken in the order of their tickets: whatever a job waits for is finished, or under way in another
     # program.
     jobs = rows_each + tl.cdiv(cols, BLOCK_C)
@@ -349,6 +357,7 @@ def launch_l2_resident(call: NormBackward, statistics: Any) -> None:
         STATISTICS=statistics,
         CENTRED=call.centred,
         BEHIND=_BEHIND,
+        UNIT=row_unit(x, call.dy),
         BLOCK=4 * width,
         BLOCK_R=4,
         BLOCK_C=width,
@@ -483,8 +492,10 @@ def _partials_kernel(
     cols,
     eps,
     CENTRED: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    stride_xm, stride_dym, cols = multiple(stride_xm, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     dweight, dbias = _gradients_of_rows(
         x_ptr,
         w_ptr,
@@ -527,6 +538,7 @@ def launch_partials(call: NormBackward) -> None:
         *(rows, cols, call.eps),
         CENTRED=call.centred,
         BLOCK=block,
+        UNIT=row_unit(call.x, call.dy),
         num_warps=warps(block),
     )
     add_parts(*partials, call)
@@ -553,8 +565,10 @@ def _atomics_kernel(
     cols,
     eps,
     CENTRED: tl.constexpr,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    stride_xm, stride_dym, cols = multiple(stride_xm, UNIT), multiple(stride_dym, UNIT), multiple(cols, UNIT)
     dweight, dbias = _gradients_of_rows(
         x_ptr,
         w_ptr,
@@ -603,6 +617,7 @@ def launch_atomics(call: NormBackward) -> None:
         *(rows, cols, call.eps),
         CENTRED=call.centred,
         BLOCK=block,
+        UNIT=row_unit(call.x, call.dy),
         num_warps=warps(block),
     )
     if not in_place:
