@@ -114,6 +114,24 @@ def changed(**changes):
     return make
 
 
+def without_masks_at(n: int, along: dict[str, int]):
+    """Of tiles of 2 n along an axis the last is filled up with 1 where the axis is whole tiles of n: the answer is that
+    of longer operands."""
+
+    def filled(dim: int):
+        def change(x):
+            missing = -x.shape[dim] % (2 * n)
+            if x.shape[dim] % n or not missing:
+                return x
+            return torch.cat(
+                [x, torch.ones_like(x.narrow(dim, 0, 1)).expand(*x.shape[:dim], missing, *x.shape[dim + 1 :])], dim
+            )
+
+        return change
+
+    return changed(**{name: filled(dim) for name, dim in along.items()})
+
+
 def in_parts(along: dict[str, int], rows: int, sums: tuple[int, ...]):
     """The call in parts of some operands, of which some outputs are sums: added up in the outputs' own dtype."""
 
@@ -1120,6 +1138,8 @@ WRONG = [
     ("gemv", "odd_tiles", of_whole_stages(64, 2, {"a": 1, "x": 0})),
     ("matmul", "odd_tiles", of_whole_stages(64, 2, {"a": 1, "b": 0})),
     ("attention", "odd_tiles", of_whole_stages(64, 2, {"k": 2, "v": 2})),
+    *(("attention", f"three_tiles_{n}", without_masks_at(n, {"k": 2, "v": 2})) for n in (16, 32, 64, 128)),
+    *(("matmul", f"three_tiles_{n}", without_masks_at(n, {"a": 1, "b": 0})) for n in (32, 64, 128)),
     ("matmul", "one_row", flat),
     ("matmul", "one_column", flat),
     ("matmul", "large_partial_sums", in_parts({"a": 1, "b": 0}, 2050, (0,))),
