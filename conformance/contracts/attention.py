@@ -86,7 +86,10 @@ ALSO = {
     ),
     "odd_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=64, Sk=320, D=64), dtype="float16"),  # 5 of 64 keys
     # three: masks may be left out where a length is a multiple of the other operand's tile
-    **{f"three_tiles_{n}": Also(dict(B=1, Hq=2, Hkv=1, Sq=3 * n, Sk=3 * n, D=16)) for n in (16, 32, 64, 128)},
+    **{
+        f"three_tiles_{n}": Also(dict(B=1, Hq=2, Hkv=1, Sq=3 * n, Sk=3 * n, D=16), dtype=dtype)
+        for n, dtype in [(16, "float32"), (32, "float16"), (64, "float32"), (128, "float16")]
+    },
     # of float32, which may be cut to TF32 there alone
     "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=16), params={"causal": True}),
     # below 0 the scale makes a maximum of the products a minimum of the scores

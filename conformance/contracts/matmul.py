@@ -165,7 +165,10 @@ contract = Contract(
         "one_column_in_steps": Also(dict(M=40, K=40, N=1), layouts={"b": "step"}),
         "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
         # three: masks may be left out where a length is a multiple of another side's tile
-        **{f"three_tiles_{n}": Also(dict(M=3 * n, K=3 * n, N=3 * n)) for n in (32, 64, 128)},
+        **{
+            f"three_tiles_{n}": Also(dict(M=3 * n, K=3 * n, N=3 * n), dtype=dtype)
+            for n, dtype in [(32, "float32"), (64, "float16"), (128, "float32")]
+        },
         "one_term": Also(dict(M=33, K=1, N=17)),
         "whole_tiles": Also(dict(M=48, K=48, N=48)),  # of float32, which may be cut to TF32 there alone
         # of 128 and of 64 rows 10 and 19, of which groups of 8 are not whole, and several columns of them

@@ -240,7 +240,12 @@ def of_one(family: Callable[[Draw], dict[str, torch.Tensor | None]]) -> dict[str
 
 
 # of float32, which may be cut to TF32 there alone
-WHOLE_TILES = {"whole_tiles": Also(dict(M=16, D=16, H=32, N=16))}
+WHOLE_TILES = {
+    "whole_tiles": Also(dict(M=16, D=16, H=32, N=16)),
+    # three: masks may be left out where a length is a multiple of another side's tile
+    "three_tiles_32": Also(dict(M=96, D=96, H=96, N=96)),
+    "three_tiles_64": Also(dict(M=192, D=192, H=192, N=192), dtype="float16"),
+}
 
 
 def one_row_of_transposed(*weights: str) -> dict[str, Also]:

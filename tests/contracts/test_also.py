@@ -652,6 +652,7 @@ POWERS = (128, 256, 512, 1024, 2048, 4096, 8192)
 AT_MOST_4096 = changed(lengths=lambda n: n.clamp_max(4096))
 AT_MOST_512 = changed(lengths=lambda n: n.clamp_max(512))
 CACHED = ("attention_decode", "attention_decode_int4", "attention_paged", "mla_decode")
+TIMES_X = {"mlp": {"w1": 0}, "gated_mlp": {"w_gate": 0, "w_up": 0}}
 MLPS = ("mlp", "mlp_backward", "gated_mlp")
 DROPOUTS = ("dropout", "dropout_bitmask", "dropout_bitmask_backward")
 PACKED = ("attention_varlen", "attention_varlen_backward")
@@ -1140,6 +1141,7 @@ WRONG = [
     ("attention", "odd_tiles", of_whole_stages(64, 2, {"k": 2, "v": 2})),
     *(("attention", f"three_tiles_{n}", without_masks_at(n, {"k": 2, "v": 2})) for n in (16, 32, 64, 128)),
     *(("matmul", f"three_tiles_{n}", without_masks_at(n, {"a": 1, "b": 0})) for n in (32, 64, 128)),
+    *((op, f"three_tiles_{n}", without_masks_at(n, {"x": 1, **TIMES_X[op]})) for op in TIMES_X for n in (32, 64)),
     ("matmul", "one_row", flat),
     ("matmul", "one_column", flat),
     ("matmul", "large_partial_sums", in_parts({"a": 1, "b": 0}, 2050, (0,))),
