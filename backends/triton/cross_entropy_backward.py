@@ -11,7 +11,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
 
 
 @triton.jit
@@ -24,8 +24,9 @@ def _gradient(z, col, y, ignored, V, lse, g, smoothing, z_loss):
 @triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"], do_not_specialize_on_alignment=["stride_v"])
 def _onerow_kernel(
     z_ptr, y_ptr, lse_ptr, g_ptr, dz_ptr, stride_m, stride_v, stride_y, stride_lse, stride_g, V, ignore_index,
-    smoothing, z_loss, GIVEN: tl.constexpr, BLOCK: tl.constexpr
+    smoothing, z_loss, GIVEN: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
 ):  # fmt: skip
+    stride_m, V = multiple(stride_m, UNIT), multiple(V, UNIT)
     row = tl.program_id(0).to(tl.int64)
     z_ptr += row * stride_m
     y = tl.load(y_ptr + row * stride_y).to(tl.int64)
@@ -56,8 +57,9 @@ def onerow(
 @triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"], do_not_specialize_on_alignment=["stride_v"])
 def _looped_kernel(
     z_ptr, y_ptr, lse_ptr, g_ptr, dz_ptr, stride_m, stride_v, stride_y, stride_lse, stride_g, V, ignore_index,
-    smoothing, z_loss, GIVEN: tl.constexpr, BLOCK: tl.constexpr
+    smoothing, z_loss, GIVEN: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
 ):  # fmt: skip
+    stride_m, V = multiple(stride_m, UNIT), multiple(V, UNIT)
     row = tl.program_id(0).to(tl.int64)
     z_ptr += row * stride_m
     dz_ptr += row * V
@@ -109,7 +111,7 @@ def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index,
     options = (V, ignore_index, label_smoothing, z_loss)
     kernel[(rows,)](
         logits, target, lse if given else dloss, dloss, dlogits, *strides, *options,
-        GIVEN=given, BLOCK=block, num_warps=warps(block)
+        GIVEN=given, BLOCK=block, UNIT=row_unit(logits), num_warps=warps(block)
     )  # fmt: skip
     return dlogits
 
