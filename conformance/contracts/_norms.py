@@ -18,6 +18,7 @@ from touchstone.conformance.spec.contract import (
     Int64Index,
     Operand,
     Output,
+    OwnStatistics,
     Property,
     beyond_largest,
 )
@@ -38,6 +39,16 @@ def divides(case: Case, terms: int) -> bool:
     if case.param["eps"]:
         return True
     return case.values == "tiny" and terms > 4 and case.layout["x"] != "broadcast_last"
+
+
+def of_rows(centred: bool) -> OwnStatistics:
+    """How the rows of y come about in a layer norm, if `centred`, or in an RMS norm."""
+
+    def of(exact, params):
+        shift = exact.get("bias")
+        return exact["weight"], torch.zeros(()).double() if shift is None else shift, exact["x"].shape[0]
+
+    return OwnStatistics("y", "row", centred, of)
 
 
 def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expected]], centred: bool) -> Contract:
@@ -106,6 +117,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         sizes=bounds_rows.SIZES,
         regular=bounds_rows.REGULAR,
         beyond_grid=bounds_rows.BEYOND_GRID,
+        own_statistics=of_rows(centred),
         also=bounds_rows.LONG_ROWS
         | bounds_rows.ONE
         | bounds_rows.large_squares(family)

@@ -19,6 +19,7 @@ from touchstone.conformance.spec.contract import (
     Invalid,
     Operand,
     Output,
+    OwnStatistics,
     Property,
     Regular,
     beyond_largest,
@@ -84,6 +85,13 @@ def _sample(x: torch.Tensor, args, kwargs) -> dict | None:
     return {"x": x, "groups": args[0], **given}
 
 
+def _of_groups(exact, params) -> tuple[torch.Tensor, torch.Tensor, int]:
+    x, along = exact["x"], [1, -1, *[1] * (exact["x"].ndim - 2)]
+    shift = exact["bias"]
+    shift = torch.zeros(()).double() if shift is None else shift.reshape(along)
+    return exact["weight"].reshape(along), shift, x.shape[0] * params["groups"]
+
+
 contract = Contract(
     operands={
         "x": Operand("N C ...", LAYOUTS),
@@ -109,6 +117,7 @@ contract = Contract(
         {"groups": (32,)},
     ),
     beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
+    own_statistics=OwnStatistics("y", "group", True, _of_groups),
     also={
         "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),
         "special_one_element": Also({"N": 3, "C": 6, "trailing": (1,)}, "one_nan", {"groups": 6}),

@@ -47,6 +47,7 @@ contract = Contract(
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
     beyond_grid=bounds_rows.BEYOND_GRID,
+    own_statistics=_norms.of_rows(centred=True),
     also=bounds_rows.LONG_ROWS
     | bounds_rows.ONE
     | bounds_rows.large_squares(_family)

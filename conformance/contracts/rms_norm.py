@@ -42,6 +42,7 @@ contract = Contract(
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
     beyond_grid=bounds_rows.BEYOND_GRID,
+    own_statistics=_norms.of_rows(centred=False),
     also=bounds_rows.LONG_ROWS
     | bounds_rows.ONE
     | bounds_rows.large_squares(_family)

@@ -20,7 +20,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import altered, heatmap, left_out, norms, reading
+from touchstone.conformance.judging import altered, heatmap, left_out, own_statistics, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -207,7 +207,7 @@ def diagnose(
                 value, answer, allowed = aligned(
                     got[name], closest(got[name], right, case.torch_dtype), case.torch_dtype
                 )
-                statistics = norms.of_statistics(contract, case, name, value, answer, allowed, verdict.bad.cpu())
+                statistics = own_statistics.of_parts(contract, case, name, value, answer, allowed, verdict.bad.cpu())
                 relation = statistics or "; ".join(filter(None, (relation, depends(name)))) or None
             lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
             if not bool(verdict.bad.all()):

@@ -147,6 +147,21 @@ class Regular:
 
 
 @dataclass(frozen=True)
+class OwnStatistics:
+    """An output that is (x - mean) / deviation * scale + shift in parts, each with its own mean, where one is taken
+    away, and deviation.
+
+    `of(exact, params)` gives scale and shift, which broadcast against the output, and how many parts that has, one
+    behind another; `part` is what one is called.
+    """
+
+    output: str
+    part: str
+    mean: bool
+    of: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[torch.Tensor, torch.Tensor, int]]
+
+
+@dataclass(frozen=True)
 class Also:
     """One case besides those that the axes make: what shows a fault that no size and no family among them does.
 
@@ -335,6 +350,7 @@ class Contract:
     opinfo: tuple[str, Callable[..., dict[str, Any] | None]] | None = None
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     mirrors: bool = True  # whether an operand's values may be mirrored along the last axis; not where they are sorted
+    own_statistics: OwnStatistics | None = None  # what hints try
     moves: bool = False  # whether a call only moves elements: then the library's copies may not be what does it
     gradient_of: str = ""  # the op whose gradient this one is: what the bench times together
     name: str = ""  # set by the registry from the file's name

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis, norms
+from touchstone.conformance.judging import diagnosis, own_statistics
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import budget
 from touchstone.conformance.spec.cases import plain_case
@@ -21,7 +21,7 @@ def said(op, fn, params=(), **size):
     right = contract.expected(inputs)["y"]
     bad = compare.compare(got, right, torch.float32).bad
     allowed = torch.as_tensor(budget(right, torch.float32)).expand(got.shape)
-    return norms.of_statistics(contract, case, "y", got.double(), right.answer.expand(got.shape), allowed, bad)
+    return own_statistics.of_parts(contract, case, "y", got.double(), right.answer.expand(got.shape), allowed, bad)
 
 
 def layer(change):

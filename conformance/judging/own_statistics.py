@@ -1,0 +1,65 @@
+"""Whether the parts of an output are wrong as with another mean or variance than their own, and by how much: two
+numbers of each, of which one alone may do."""
+
+import torch
+
+from touchstone.conformance.spec.contract import Case, Contract
+
+LEAST = 8  # elements of a part that tell two numbers
+FAR = 3.0  # budgets by which most of what is wrong has to be
+OFF = 16.0  # times its own, at most, is another variance
+EXPLAINS = 0.95  # of the wrong elements
+
+
+def of_parts(
+    contract: Contract,
+    case: Case,
+    output: str,
+    value: torch.Tensor,
+    answer: torch.Tensor,
+    allowed: torch.Tensor,
+    bad: torch.Tensor,
+) -> str | None:
+    """As with which mean and variance each part of an output is wrong, in words. All in float64 on the CPU."""
+    own = contract.own_statistics
+    if own is None or output != own.output or not bool(value.isfinite().all() & answer.isfinite().all()):
+        return None
+    far = ((value - answer).abs() / allowed)[bad]
+    if far.median() < FAR:
+        return None
+    scale, shift, parts = own.of(contract.build(case).exact, case.param)
+    scale, got, right, near, wrong = (
+        x.expand(value.shape).reshape(parts, -1) for x in (scale, value - shift, answer - shift, allowed, bad)
+    )
+    if got.shape[1] < LEAST:
+        return None
+    for scaled, shifted in ((True, False), (False, True), (True, True)) if own.mean else ((True, False),):
+        factor, added = _fitted(got, right, scale, near, scaled, shifted)
+        model = factor * right + added * scale
+        if ((model - got).abs() <= near)[wrong].double().mean() < EXPLAINS:
+            continue
+        touched = wrong.any(1)
+        low, high = (float(x) for x in (factor[touched] ** -2.0).aminmax())
+        if not (bool((factor[touched] > 0).all()) and low >= 1 / OFF and high <= OFF):
+            return None  # next to nothing, or no variance
+        variance = f"a {'variance' if own.mean else 'mean of squares'} of {_range(low, high)} of its own"
+        mean = f"a mean off by up to {float((added / factor)[touched].abs().max()):.2g} of its deviation"
+        said = {(True, False): f"{variance}{', and its own mean' if own.mean else ''}"}
+        said |= {(False, True): f"{mean}, and its own variance", (True, True): f"{mean}, and {variance}"}
+        return f"each {own.part} is as with {said[scaled, shifted]}"
+    return None
+
+
+def _fitted(
+    got: torch.Tensor, right: torch.Tensor, scale: torch.Tensor, near: torch.Tensor, scaled: bool, shifted: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The factor and the multiple of the scale, of each part, that take what is right nearest to what is given."""
+    one, none = torch.ones(len(got), 1).double(), torch.zeros(len(got), 1).double()
+    terms = [x for x, taken in ((right, scaled), (scale, shifted)) if taken]
+    left = got if scaled else got - right
+    found = torch.linalg.lstsq(torch.stack([t / near for t in terms], 2), (left / near)[..., None]).solution[..., 0]
+    return found[:, :1] if scaled else one, found[:, -1:] if shifted else none
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.4g}" if f"{low:.4g}" == f"{high:.4g}" else f"{low:.4g} to {high:.4g}"
