@@ -361,7 +361,7 @@ def _changes(operation: Operation, shown: str) -> Iterator[tuple[str, Step]]:
     if not out.is_floating_point() or out.numel() < 2:
         return
     if name in UNARY:
-        yield "left out", lambda o: o.args[0].clone()
+        yield "its argument alone", lambda o: o.args[0].clone()
     yield from _earlier(operation)
     for dtype in (torch.bfloat16, torch.float16):
         text = f"rounded to {str(dtype).removeprefix('torch.')}"
@@ -475,7 +475,7 @@ def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]
         return
     sides = ast.parse(shown, mode="eval").body
     if isinstance(sides, ast.BinOp):
-        term = ast.unparse(node.right)
+        term = ast.unparse(node.left if isinstance(node.left, ast.Constant) else node.right)  # `1 + x` adds 1 to x
         yield f"with `{term}` added to `{ast.unparse(sides.left)}`, before `{ast.unparse(sides.right)}`", _term_first
 
 

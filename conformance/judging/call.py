@@ -365,8 +365,10 @@ def _is_nan(got: torch.Tensor, verdict: compare.Verdict) -> bool:
 
 
 def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] | None:
-    """An output of a call with the longest sums of the contract's sizes, and what it has to be."""
-    found: tuple[float, Inputs, budget.Expected] | None = None
+    """An output of a call with the longest sums of the contract's sizes, and what it has to be: of the size with the
+    most terms by the budget, and of that with the most elements along the axes that the output has not, the one where
+    it is further off."""
+    most: dict[str, tuple[float, Inputs, budget.Expected]] = {}
     for size in j.contract.sizes:
         case = plain_case(j.contract, j.case.dtype, next(iter(j.contract.values)), j.case.seed, size)
         if not case.filled or not j.contract.valid(case):
@@ -375,14 +377,27 @@ def _longest(j: Judgement, output: str) -> tuple[torch.Tensor, budget.Expected] 
         answer = j.contract.expected(inputs)[output]
         if answer is None or not answer.parts:
             continue
-        terms = float(torch.as_tensor(answer.parts[0][0]).max())
-        if found is None or terms > found[0]:
-            found = terms, inputs, answer
-    if found is None:
-        return None
-    seen = j.again(debug=False).call(found[1].arguments, placed=found[1].placed)
-    got = seen.values.get(output) if seen.returned and isinstance(seen.values, dict) else None
-    return (got, found[2]) if isinstance(got, torch.Tensor) and got.shape == found[2].answer.shape else None
+        lengths = {
+            "terms": float(torch.as_tensor(answer.parts[0][0]).max()),
+            "summed": _summed(j.contract, case, output),
+        }
+        for kind, length in lengths.items():
+            if kind not in most or length > most[kind][0]:
+                most[kind] = length, inputs, answer
+    found: list[tuple[torch.Tensor, budget.Expected]] = []
+    for _, inputs, answer in {each[1].case: each for each in most.values()}.values():
+        seen = j.again(debug=False).call(inputs.arguments, placed=inputs.placed)
+        got = seen.values.get(output) if seen.returned and isinstance(seen.values, dict) else None
+        if isinstance(got, torch.Tensor) and got.shape == answer.answer.shape:
+            found.append((got, answer))
+    return max(found, key=lambda each: diagnosis.roundings_of(each[0], each[1], j.case.torch_dtype), default=None)
+
+
+def _summed(contract: Contract, case: Case, output: str) -> float:
+    """Elements along the axes of operands that an output has not."""
+    axes = {axis for name in contract.operands for axis in contract.operand_axes(name, case).split()}
+    axes -= {"...", *contract.output_axes(output, case).split()}
+    return math.prod(case.size[axis] for axis in axes) if axes else 0.0
 
 
 def _passes_as(

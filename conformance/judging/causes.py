@@ -267,17 +267,19 @@ def _worn(j: Judgement, blocks: tuple[int, ...], number: int) -> str | None:
     )
 
 
-def remember(j: Judgement, number: int) -> None:
-    """That the kernel was called on the trial's case, in its `number`th call."""
+def remember(j: Judgement, number: int, values: Mapping[str, Any]) -> None:
+    """That the kernel was called on the trial's case, in its `number`th call, and gave `values`: that they are right
+    tells of what is kept between calls only where there is a number among them that is not 0."""
     subject = j.subject
     if len(subject.recent) < KEPT:
         subject.recent.append((f"on {j.case.id}", j.case))
     if j.passes:
-        subject.compared["right up to"] = number
         if len(subject.passed) < KEPT:
             subject.passed.append(j.case)
-        if not subject.held_first and j.case.filled:
-            subject.held_first.append((number, j.case))
+        if any(bool((x.isfinite() & (x != 0)).any()) for x in values.values() if isinstance(x, torch.Tensor)):
+            subject.compared["right up to"] = number
+            if not subject.held_first:
+                subject.held_first.append((number, j.case))
 
 
 def _of_earlier_calls(

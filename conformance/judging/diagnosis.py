@@ -61,7 +61,7 @@ LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all 
 LOGARITHMS = ("lse", "loss")  # outputs that are some
 ALL_0 = "all 0 there"
 ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
-LOST = "numbers where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
+LOST = "no NaN where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
 ANOTHER = "the answer of another "  # slice, as which an operand by other strides can look
 # sentences that name no cause, which are said only where nothing better is known
 VAGUE = re.compile(
@@ -462,9 +462,8 @@ def not_refuted(
     passed: Sequence[Case],
 ) -> list[Planted]:
     """Of mutants that give a wrong output, those that are right wherever the kernel is, as far as that is tried, of
-    several in other dtypes too; else
-    those of the op itself, as what is wrong in some cases, unless the output is one number there, which many give, or
-    all but the last word of packed bits is."""
+    several in other dtypes too; else those of the op itself, as what is wrong in some cases, unless the output is NaN
+    or one number there, which many give, or all but the last word of packed bits is."""
     if verdict.bad is not None and _is_nan(got, verdict):
         mutants = [mutant for mutant in mutants if not mutant.generic and verdict.bad.numel() > 1]  # any NaN is equal
     cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
@@ -482,7 +481,7 @@ def not_refuted(
         return kept
     wrong = got.cpu()[verdict.bad.cpu()]
     few = 1 if wrong.is_floating_point() else 2
-    if wrong.unique().numel() <= few and not bool(torch.isnan(wrong).any()):
+    if wrong.unique().numel() <= few or _is_nan(got, verdict):
         return []
     return [mutant for mutant in mutants if not mutant.generic]
 
@@ -774,6 +773,8 @@ def related(
     if most(torch.isinf(wrong)):
         if most(wrong == -answer[bad]):
             return OTHER_SIGN
+        if most(answer[bad].isnan()):
+            return LOST
         return LOG_OF_0 if most((wrong == -math.inf) & answer[bad].isfinite()) and bool((wrong < 0).all()) else INFINITE
     here, there = wrong == 0, answer[bad] == 0
     both = min(here.double().mean().item(), there.double().mean().item())
@@ -911,7 +912,7 @@ def short_sums(
         return None
     text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
     if (found := longer()) is not None:
-        roundings = _roundings(*found, dtype)
+        roundings = roundings_of(*found, dtype)
         if roundings <= SEVERAL:
             text = (
                 f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
@@ -944,7 +945,7 @@ def _local(error: torch.Tensor) -> bool:
     return False
 
 
-def _roundings(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> float:
+def roundings_of(got: torch.Tensor, expected: Expected, dtype: torch.dtype) -> float:
     """How many independent roundings of the answer's usual size the errors amount to."""
     value, right, _ = aligned(got, closest(got, expected, dtype), dtype)
     both = torch.isfinite(value) & torch.isfinite(right)

@@ -114,7 +114,7 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
         return None
     number = j.subject.compared["calls"]
     first = _Call(inputs, before, call.check_returned(j, inputs, before, seen.values), seen.launched)
-    causes.remember(j, number)
+    causes.remember(j, number, first.values)
     return first
 
 

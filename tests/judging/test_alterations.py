@@ -143,8 +143,8 @@ ONE = [
         {"`x` alone": X, "`-y` alone": -Y, "`x + y`": X + Y, "with `x` twice": 2 * X - Y, "with `y` twice": X - 2 * Y}
         | two(lambda x, y: x - y),
     ),
-    (lambda x: x.exp(), "x.exp()", {"exp2": X.exp2(), "left out": X} | rounded(X.exp())),
-    (lambda x: x.square(), "x.square()", {"left out": X} | rounded(X.square())),
+    (lambda x: x.exp(), "x.exp()", {"exp2": X.exp2(), "its argument alone": X} | rounded(X.exp())),
+    (lambda x: x.square(), "x.square()", {"its argument alone": X} | rounded(X.square())),
     (
         lambda x: x.tril(),
         "x.tril()",
@@ -639,6 +639,8 @@ def test_a_factor_that_one_term_gets_and_a_term_that_comes_before_it():
     assert same(found[words], X + Y * X.square())
     found, _ = tried(lambda x, y: x * 3.0 + y, {"x": X, "y": Y})
     assert same(found["`x * 3.0 + y` were with `y` added to `x`, before `3.0`"], (X + Y) * 3)
+    found, _ = tried(lambda x, y: 2.0 + x * y, {"x": X, "y": Y})
+    assert same(found["`2.0 + x * y` were with `2.0` added to `x`, before `y`"], (X + 2) * Y)
     found, _ = tried(lambda x, y: x / y - y.square(), {"x": X, "y": Y})
     words = "`x / y - y.square()` were with `y.square()` added to `x`, before `y`"
     assert same(found[words], (X - Y.square()) / Y)

@@ -724,7 +724,7 @@ def test_it_comes_with_a_finding():
     def root_of(x, weight, *, eps=1e-6):
         return x * (mean_of(x) + eps) * weight
 
-    assert "were left out (reference/rms_norm.py:" in told(root_of)
+    assert "were its argument alone (reference/rms_norm.py:" in told(root_of)
     assert "each row is as with a mean of squares of 0.5697 to 0.785 of its own" in told(tanh)  # no step is known
 
 

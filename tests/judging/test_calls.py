@@ -21,6 +21,7 @@ from touchstone.conformance.spec.cases import plain_case, variants
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output, Property
 from touchstone.conformance.spec.contract import Int64Index as Beyond
+from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 
 SOFTMAX = registry.contract("softmax")
 
@@ -956,6 +957,18 @@ def test_the_longest_sums_of_a_contract(monkeypatch):
     assert longest(lambda a, b: None) is None and longest(lambda a, b: (a @ b)[:1]) is None
     monkeypatch.setattr(registry.contract("matmul"), "sizes", sizes[1:2])
     assert longest(torch.matmul) is None
+    monkeypatch.setattr(
+        registry.contract("rms_norm_backward"), "sizes", [dict(rows=2, cols=999), dict(rows=99, cols=5)]
+    )
+    case, rows = case_of("rms_norm_backward", "float16", rows=2, cols=5), []
+
+    def off(x, weight, dy, rstd=None, *, eps=1e-6):
+        rows.append(len(x))
+        dx, dweight = torch_rms_norm_backward(x.double(), weight.double(), dy.double(), rstd=rstd, eps=eps)
+        return dx.half(), (dweight + (len(x) > 2)).half()
+
+    found = call._longest(Judgement(subject(off, "rms_norm_backward"), CaseTrial(case)), "dweight")
+    assert sorted(rows) == [2, 99] and found[0].shape == (5,)  # by the budget's terms a sum of 2 would be the longest
     monkeypatch.setattr(registry.contract("transpose"), "sizes", [dict(rows=2, cols=3)])
     moved = Judgement(
         subject(lambda x: x.t().contiguous(), "transpose"), CaseTrial(case_of("transpose", rows=2, cols=3))

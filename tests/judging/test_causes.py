@@ -237,22 +237,23 @@ def test_what_is_right_again_after_another_call_is_blamed_on_no_address_and_no_m
 
 
 def test_what_is_remembered_of_a_call():
-    j = judgement(softmax, case_of())
-    causes.remember(j, 3)
+    j, one = judgement(softmax, case_of()), {"y": torch.tensor([0.0, 1.0])}
+    causes.remember(j, 3, one)
     assert j.subject.recent == [(f"on {j.case.id}", j.case)]
     assert (j.subject.passed, j.subject.held_first, j.subject.compared["right up to"]) == ([j.case], [(3, j.case)], 3)
-    causes.remember(j, 4)
+    causes.remember(j, 4, one)
     assert j.subject.held_first == [(3, j.case)] and j.subject.compared["right up to"] == 4
     empty = judgement(softmax, case_of(rows=0, cols=5))
-    causes.remember(empty, 1)
-    assert empty.subject.passed and not empty.subject.held_first
+    for nothing in (torch.empty(0), torch.zeros(2), torch.tensor([math.nan, math.inf, 0.0])):
+        causes.remember(empty, 1, {"y": nothing, "none": None})
+    assert empty.subject.passed and not empty.subject.held_first and "right up to" not in empty.subject.compared
     wrong = judgement(softmax, case_of())
     wrong.outcome.status = FAILED
-    causes.remember(wrong, 1)
+    causes.remember(wrong, 1, one)
     assert wrong.subject.recent and not (wrong.subject.passed or wrong.subject.held_first)
     assert "right up to" not in wrong.subject.compared
     for number in range(200 + 5):
-        causes.remember(j, number)
+        causes.remember(j, number, one)
     assert len(j.subject.recent) == len(j.subject.passed) == 200
 
 

@@ -422,6 +422,9 @@ def test_of_several_mutants_those_that_cases_of_another_dtype_refute_come_off():
     passed = [replace(case, dtype="bfloat16")]
     assert diagnosis.not_refuted(SOFTMAX, case, [every, wide], got, verdict, passed) == [wide]
     assert diagnosis.not_refuted(SOFTMAX, case, [every], got, verdict, passed) == [every]
+    nothing = torch.full_like(got, math.nan)  # any NaN is another's
+    verdict = compare.compare(nothing, expected, torch.float32)
+    assert diagnosis.not_refuted(SOFTMAX, case, [every], nothing, verdict, [replace(case, seed=5)]) == []
 
 
 def test_sums_in_16_bits_are_no_structure_where_float32_is_right(monkeypatch):
@@ -1049,9 +1052,9 @@ def test_how_many_roundings_errors_amount_to():
     right = torch.full((100,), 4.0, dtype=torch.float64)
     unit = 4.0 * 2**-7 / 12**0.5  # the spread of a rounding to bfloat16
     got = (right + 3 * unit).float()
-    assert diagnosis._roundings(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
+    assert diagnosis.roundings_of(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
     got[0] = math.nan
-    assert diagnosis._roundings(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
+    assert diagnosis.roundings_of(got, Expected(right), torch.bfloat16) == pytest.approx(9.0, rel=1e-3)
 
 
 def test_sums_that_are_short():
@@ -1457,7 +1460,7 @@ def test_a_picture_is_drawn_by_the_indices_of_elements(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("roundings", "few"), [(1.0, True), (8.0, True), (8.5, False), (60.0, False)])
 def test_a_few_partial_sums_are_off_by_no_more_than_eight_roundings(monkeypatch, roundings, few):
-    monkeypatch.setattr(diagnosis, "_roundings", lambda *given: roundings)
+    monkeypatch.setattr(diagnosis, "roundings_of", lambda *given: roundings)
     answer = torch.linspace(10, 20, 64, dtype=torch.float64).reshape(4, 16)
     expected = Expected(answer, parts=[(torch.full((4, 16), 4096.0), torch.full((4, 16), 30.0))])
     got = (answer + torch.where(torch.arange(64) % 3 == 0, -3.0, 3.0).reshape(4, 16)).bfloat16()
