@@ -142,9 +142,10 @@ def _nothing_is_left(call, arguments, outputs, case):
     given = {**arguments, **MASKED, **({"residual": left} if "residual" in arguments else {})}
     dropped = ~_mask(call, arguments, _ones(arguments))
     for p, where in ((0.5, dropped), (1.0, torch.ones_like(dropped))):
-        found = call(**{**given, "p": p})[0]
-        if not torch.equal(bits_of(found[where]), bits_of(left[where])):
-            return f"p = {p}: of an element that is dropped something is left, a NaN or the sign of a zero"
+        found, right = call(**{**given, "p": p})[0][where], left[where]
+        if not torch.equal(bits_of(found), bits_of(right)):
+            what = "a NaN" if found.isnan().any() else "a number" if not torch.equal(found, right) else "a zero's sign"
+            return f"p = {p}: of an element that is dropped something is left, {what}"
     return None
 
 

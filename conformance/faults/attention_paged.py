@@ -285,7 +285,7 @@ def lse_to_base_2(*operands, **params):
 
 @mutant("special")
 def no_key_gives_nan(*operands, **params):
-    """a query that sees nothing divides 0 by 0"""
+    """a query that sees nothing gives NaN: 0 / 0, or -inf - -inf"""
     o, lse = attention_paged(*operands, **params)
     return torch.where(lse.isneginf()[..., None], math.nan, o), lse
 

@@ -290,7 +290,7 @@ def lse_behind_the_last_is_0(*operands, **params):
 
 @mutant("special")
 def no_key_gives_nan(*operands, **params):
-    """a query that sees nothing divides 0 by 0: those of a sequence without keys too"""
+    """a query that sees nothing gives NaN: 0 / 0, or -inf - -inf: those of a sequence without keys too"""
 
     def divided(s, v):
         o, lse = softmax(s, v)
@@ -426,7 +426,7 @@ KERNELS = {
     "next_sequence_seen": Kernel("mask", "keys are masked by whole tiles: those of the next sequence are seen"),
     "causal_by_row": Kernel("causal", "the causal mask compares rows in memory, not places in a sequence"),
     "offsets_of_q_for_k": Kernel("formula", "the sequences of k and v lie where those of q do"),
-    "no_key_gives_nan": Kernel("special", "a query that sees nothing divides 0 by 0"),
+    "no_key_gives_nan": Kernel("special", "a query that sees nothing gives NaN: 0 / 0, or -inf - -inf"),
     "rows_behind_left": Kernel("special", "rows that belong to no sequence are not written"),
     "lse_by_rows": Kernel("strides", "lse is written as (Tq, Hq)", "values: |OutOfBounds"),
     "heads_modulo": Kernel("heads", "query head h reads key head h modulo their number"),

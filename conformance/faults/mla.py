@@ -190,7 +190,7 @@ def no_maximum(*operands, **params):
 
 @mutant("special")
 def nothing_seen_gives_nan(*operands, **params):
-    """a query that sees nothing divides 0 by 0"""
+    """a query that sees nothing gives NaN: 0 / 0, or -inf - -inf"""
     o, lse = mla(*operands, **params)
     return torch.where(lse.isneginf()[..., None], math.nan, o), lse
 

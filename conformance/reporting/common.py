@@ -100,7 +100,7 @@ def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int | None = N
     def tells(trait: Trait) -> bool:
         if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
             pairs = math.comb(len(_sizes(wrong[0])), 2)
-            return pairs <= CHANCE * choices
+            return 3 * pairs <= CHANCE * choices  # equal, or either twice the other
         if trait.far and among is None:
             return True
         if trait.among:
@@ -190,16 +190,21 @@ def _quotients(wrong: Sequence[dict[str, int]], right: Sequence[dict[str, int]])
 
 
 def _relations(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
-    """Two sizes that are equal in all cases of the one kind, in two sizes at least, and in none of the other."""
+    """Two sizes that are equal in all cases of the one kind, in two sizes at least, and in none of the other; or of
+    which one is twice the other so."""
     sizes, known = [_sizes(case) for case in wrong], [_sizes(case) for case in right]
-    for one, other in itertools.combinations(sizes[0], 2):
+    pairs = [(one, other, 1) for one, other in itertools.combinations(sizes[0], 2)]
+    for one, other, times in [*pairs, *((one, other, 2) for one, other in itertools.permutations(sizes[0], 2))]:
         if not all(one in size and other in size for size in [*sizes, *known]):
             continue
+        name = other if times == 1 else f"2 {other}"
         for equal, apart, text in (
-            (known, sizes, f"{one} other than {other}"),
-            (sizes, known, f"{one} equal to {other}"),
+            (known, sizes, f"{one} other than {name}"),
+            (sizes, known, f"{one} equal to {name}"),
         ):
-            if any(size[one] != size[other] for size in equal) or any(size[one] == size[other] for size in apart):
+            if any(size[one] != times * size[other] for size in equal):
+                continue
+            if any(size[one] == times * size[other] for size in apart):
                 continue
             if len({size[one] for size in equal}) >= FAILING:
                 yield Trait(text, 0, relation=True)

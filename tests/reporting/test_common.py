@@ -192,6 +192,17 @@ def test_two_sizes_that_are_equal_and_two_that_are_not():
     assert "other than" not in str(told(lambda c: c.size["rows"] != c.size["cols"], cases[:5]))  # of 5 choices one
 
 
+def test_a_size_that_is_twice_another():
+    twice = [(5, 10), (12, 24), (32, 64), (48, 96)]
+    cases = [case(*size) for size in [*twice, (1, 5), (3, 24), (5, 1), (17, 24), (64, 5), (5, 64), (24, 3), (10, 5)]]
+    assert told(lambda c: c.size["cols"] != 2 * c.size["rows"], cases) == (
+        "all 8 cases that fail so, and none of 4 that pass: cols other than 2 rows"
+    )
+    assert told(lambda c: c.size["cols"] == 2 * c.size["rows"], cases) == (
+        "all 4 cases that fail so, and none of 8 that pass: cols equal to 2 rows"
+    )
+
+
 def test_groups_of_heads():
     contract = registry.contract("attention")
     sizes = [
