@@ -29,7 +29,7 @@ from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
-from touchstone.conformance.spec.outputs import overlap
+from touchstone.conformance.spec.outputs import extent, meet, overlap
 
 FURTHER = 3.0  # seconds for calls after the first with wrong values
 LONGEST = 10.0  # seconds that a case with many rows may take on a CPU
@@ -153,7 +153,8 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
     differs from a call that was taken in its values alone is to decline the trial.
     """
     outcome = j.outcome
-    held: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []  # call, output, what was returned, its bits then
+    # call, output, what was returned, its bits then, and where it lies
+    held: list[tuple[int, str, torch.Tensor, torch.Tensor, tuple[int, int]]] = []
     takers: dict[Any, int] = {}  # the first call that was taken, by its form
     inputs = None
     cases = cases_of(trial, j.contract)
@@ -190,14 +191,15 @@ def many_calls(j: Judgement, trial: ManyCalls) -> None:
             finding.message = f"call {number} of {trial.count}{_about(cases, number)}: {finding.message}"
         for name, tensor in values.items():
             if isinstance(tensor, torch.Tensor) and not is_view(inputs, tensor):
-                twin = next((one for one, other, kept, _ in held if other == name and overlap(kept, tensor)), None)
+                place = extent(tensor)
+                twin = next((one for one, other, _, _, there in held if other == name and meet(there, place)), None)
                 if twin is not None:
                     message = f"{name}: calls {twin} and {number} return the same memory"
                     j.find(Check.ALIAS, message, about=name, detail="twice")
-                held.append((number, name, tensor, tensor.clone()))
+                held.append((number, name, tensor, tensor.clone(), place))
         recent = held[-HELD:] if number < trial.count else held
-        j.executor.reread([kept for _, _, kept, _ in recent])
-        same = _same_bits([(kept, bits) for _, _, kept, bits in recent])
+        j.executor.reread([kept for _, _, kept, *_ in recent])
+        same = _same_bits([(kept, bits) for _, _, kept, bits, _ in recent])
         changed = next(((one, name) for (one, name, *_), equal in zip(recent, same, strict=True) if not equal), None)
         if changed is not None:
             message = f"{changed[1]}: call {number} changed what call {changed[0]} had returned"

@@ -65,12 +65,17 @@ def comparable(found: list[Problem]) -> bool:
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether the memory from the first element to the last of each has a byte in common."""
-    if not a.numel() or not b.numel():
-        return False
-    (a_start, a_end), (b_start, b_end) = _extent(a), _extent(b)
-    return a_start < b_end and b_start < a_end
+    return meet(extent(a), extent(b))
 
 
-def _extent(x: torch.Tensor) -> tuple[int, int]:
+def meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two extents have a byte in common."""
+    return a[0] < b[1] and b[0] < a[1] and a[0] < a[1] and b[0] < b[1]
+
+
+def extent(x: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte of a tensor and of that behind its last, which are equal if it is empty."""
+    if not x.numel():
+        return x.data_ptr(), x.data_ptr()
     last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
