@@ -70,7 +70,7 @@ def _consume(c_ptr, memory, signals, sizes, WHICH: gl.constexpr):
             mbarrier.wait(full.index(stage), done // _STAGES & 1)
             a_large, b_large = a.index(2 * stage * _GROUPS + WHICH), b.index(2 * stage).permute((1, 0))
             a_small, b_small = a.index((2 * stage + 1) * _GROUPS + WHICH), b.index(2 * stage + 1).permute((1, 0))
-            # float32 is read as tf32 by default; Triton 3.6 and 3.7 fail where `precision` says so
+            # float32 is read as tf32 by default; Triton 3.7 fails where `precision` says so
             large = warpgroup_mma(a_large, b_large, large, use_acc=False, is_async=True)
             cross = warpgroup_mma(a_small, b_large, cross, is_async=True)
             cross = warpgroup_mma(a_large, b_small, cross, is_async=True)
