@@ -166,7 +166,7 @@ contract = Contract(
         "odd_tiles": Also(dict(M=64, K=320, N=64), dtype="float16"),  # 5 of 64, where stages and buffers take turns
         # three: masks may be left out where a length is a multiple of another side's tile
         **{
-            f"three_tiles_{n}": Also(dict(M=3 * n, K=3 * n, N=3 * n), dtype=dtype)
+            f"three_tiles_{n}": Also(dict(M=n, K=3 * n, N=3 * n), dtype=dtype)
             for n, dtype in [(32, "float32"), (64, "float16"), (128, "float32")]
         },
         "one_term": Also(dict(M=33, K=1, N=17)),

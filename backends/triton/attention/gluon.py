@@ -369,6 +369,7 @@ def _gluon_kernel(
     GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
+    """Longer than a screen: the parameters stand one to a line, and each number of warpgroups has its partitions."""
     q = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, BLOCK_D], q_desc.layout)
     o = q
     if BLOCK_D <= 128:  # there is room to fetch the next queries while o is stored
