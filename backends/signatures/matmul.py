@@ -3,6 +3,7 @@
 import torch
 
 _LEAST = 4  # steps of a worker
+LINE = 64  # elements of 16 bits of a line of the L2 cache
 
 
 def spans(tiles: int, steps: int, workers: int, pays: int, device: torch.device) -> int:
@@ -20,7 +21,7 @@ def spans(tiles: int, steps: int, workers: int, pays: int, device: torch.device)
 
 
 def along_lines(x: torch.Tensor) -> bool:
-    """Whether the rows of a matrix with an axis of stride 1 begin at lines of the L2 cache, of 128 bytes; else 64
-    elements of 16 bits lie across two."""
+    """Whether the rows of a matrix with an axis of stride 1 begin at lines of the L2 cache; else LINE elements of 16
+    bits lie across two."""
     pitch = max(x.stride()) if min(x.shape) > 1 else 0
-    return x.data_ptr() % 128 == 0 and pitch * x.element_size() % 128 == 0
+    return x.data_ptr() % (2 * LINE) == 0 and pitch * x.element_size() % (2 * LINE) == 0

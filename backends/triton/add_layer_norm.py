@@ -29,8 +29,8 @@ def _onerow_kernel(
     stride_b,
     cols,
     eps,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
@@ -83,8 +83,8 @@ def _looped_kernel(
     stride_b,
     cols,
     eps,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)

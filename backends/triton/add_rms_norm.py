@@ -27,8 +27,8 @@ def _onerow_kernel(
     stride_w,
     cols,
     eps,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)
@@ -75,8 +75,8 @@ def _looped_kernel(
     stride_w,
     cols,
     eps,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     stride_xm, stride_rm, cols = multiple(stride_xm, UNIT), multiple(stride_rm, UNIT), multiple(cols, UNIT)
     row = tl.program_id(0).to(tl.int64)

@@ -161,8 +161,8 @@ def _tiles_kernel(
 def tiles(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: [guo2025].
 
-    Up to 20480 columns of any number 0.96 to 1.0 of a copy's rate (an H200, bfloat16), where `onerow` has 0.56 at 20480
-    and 0.80 at 5120; beyond, the registers of one program fill a multiprocessor.
+    Up to 20480 columns, of any multiple of 8, 0.96 to 1.0 of a copy's rate (an H200, bfloat16), where `onerow` has 0.56
+    at 20480 and 0.80 at 5120; beyond, the registers of one program fill a multiprocessor.
     """
     rows, cols = shapes("rows cols", x=x)
     if cols > 32768:

@@ -45,6 +45,7 @@ from touchstone.backends.cupy.lib.gemm import (
 )
 from touchstone.backends.cupy.runtime.hopper import TensorMap, along_last, taken
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.signatures.matmul import LINE
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.variants import HALF, variant
 
@@ -201,11 +202,11 @@ def _taken(x: torch.Tensor) -> bool:
 
 
 def _in_lines(x: torch.Tensor) -> torch.Tensor:
-    """x (rows, cols) with rows, or columns where those are contiguous in x, that start at lines of 64 elements."""
+    """x (rows, cols) with rows, or columns where those are contiguous in x, that start at lines."""
     if x.stride(0) == 1 != x.stride(1):
         return _in_lines(x.t()).t()
     rows, cols = x.shape
-    y = x.new_empty(rows, ceil_div(cols, 64) * 64)
+    y = x.new_empty(rows, ceil_div(cols, LINE) * LINE)
     sizes = (rows, cols, *x.stride(), y.stride(0))
     _aligned.launch("matmul_in_lines", rows * ceil_div(cols, 2048), 256, x, y, *sizes, dtype=x.dtype)
     return y[:, :cols]

@@ -114,15 +114,24 @@ def descriptor(x: torch.Tensor, name: str, rows: int, cols: int) -> tuple[Tensor
     A descriptor wants the axis of stride 1 last, so a matrix whose first axis has stride 1, such as
     `nn.Linear.weight.t()`, is described transposed. Raises Unsupported where no descriptor exists.
     """
+    if reason := undescribed(x, name):
+        raise Unsupported(reason)
     transposed = x.stride(1) != 1
     shape, strides, block = list(x.shape), list(x.stride()), [rows, cols]
     if transposed:
         shape, strides, block = shape[::-1], strides[::-1], block[::-1]
-    pitch = strides[0] * x.element_size()
-    if strides[1] != 1:
-        raise Unsupported(f"{name}: strides {tuple(x.stride())}; a tensor descriptor needs an axis of stride 1")
-    if pitch == 0 or pitch % 16:
-        raise Unsupported(f"{name}: {pitch} bytes from row to row; a tensor descriptor needs a positive multiple of 16")
-    if x.data_ptr() % 16:
-        raise Unsupported(f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment")
     return TensorDescriptor(x, shape, strides, block), transposed
+
+
+def undescribed(x: torch.Tensor, name: str) -> str | None:
+    """Why no descriptor describes the matrix `x`; None: one does."""
+    strides = tuple(x.stride())
+    far, near = strides if strides[1] == 1 else strides[::-1]
+    pitch = far * x.element_size()
+    if near != 1:
+        return f"{name}: strides {strides}; a tensor descriptor needs an axis of stride 1"
+    if pitch == 0 or pitch % 16:
+        return f"{name}: {pitch} bytes from row to row; a tensor descriptor needs a positive multiple of 16"
+    if x.data_ptr() % 16:
+        return f"{name}: starts {x.data_ptr() % 16} bytes off; a tensor descriptor needs 16-byte alignment"
+    return None

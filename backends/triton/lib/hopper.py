@@ -25,6 +25,13 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def room(desc, COUNT: gl.constexpr):
+    """Shared memory for so many tiles."""
+    shape: gl.constexpr = desc.block_type.shape
+    return gl.allocate_shared_memory(desc.dtype, [COUNT, shape[0], shape[1]], desc.layout)
+
+
+@gluon.jit
 def place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
     """First row and column of a tile: down GROUP_M rows of tiles before right, so that those in flight share
     operands."""

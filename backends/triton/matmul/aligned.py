@@ -6,12 +6,11 @@ import triton
 import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
-from touchstone.backends.signatures.matmul import along_lines
+from touchstone.backends.signatures.matmul import LINE, along_lines
 from touchstone.backends.sizes import ceil_div
+from touchstone.backends.triton.lib.gemm import undescribed
 from touchstone.backends.triton.matmul.gluon import gluon
 from touchstone.backends.variants import HALF, variant
-
-_LINE = 64  # elements of a line of the L2 cache
 
 
 @triton.jit(do_not_specialize=["rows", "units", "stride_units", "height"])
@@ -56,13 +55,7 @@ def _in_lines(x: torch.Tensor) -> torch.Tensor:
     if x.stride(0) == 1 != x.stride(1):
         return _in_lines(x.t()).t()
     rows, cols = (ceil_div(size, 8) * 8 for size in x.shape)
-    return _copy(x, x.new_empty(rows, ceil_div(cols, _LINE) * _LINE))[:, :cols]
-
-
-def _described(x: torch.Tensor) -> bool:
-    """Whether a descriptor can describe x."""
-    far, near = max(x.stride()), min(x.stride())
-    return near == 1 and far > 1 and far % 8 == 0 and x.data_ptr() % 16 == 0
+    return _copy(x, x.new_empty(rows, ceil_div(cols, LINE) * LINE))[:, :cols]
 
 
 def _copied(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:
@@ -90,9 +83,9 @@ def aligned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if 0 in (M, K, N):
         return gluon(a, b)
     a_pays, b_pays = _copied(a, b)
-    if a_pays or not _described(a):
+    if a_pays or undescribed(a, "a"):
         a = _in_lines(a)[:M, :K]
-    if b_pays or not _described(b) or N % 8:
+    if b_pays or undescribed(b, "b") or N % 8:
         b = _in_lines(b)[:K]
     c = gluon(a, b)
     return c if c.shape[1] == N else _copy(c, c.new_empty(M, N))

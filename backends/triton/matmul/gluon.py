@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import descriptor, fastest_tile, processors
-from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, place, swizzled
+from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, copy_out, place, room, swizzled
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
 
@@ -153,13 +153,6 @@ def _consume(
     tma.store_wait(0)
 
 
-@tg.jit
-def _room(desc, COUNT: gl.constexpr):
-    """Shared memory for so many tiles."""
-    shape: gl.constexpr = desc.block_type.shape
-    return gl.allocate_shared_memory(desc.dtype, [COUNT, shape[0], shape[1]], desc.layout)
-
-
 @prepared
 @tg.jit(do_not_specialize=["M", "N", "K", "tiles"])
 def _gluon_kernel(
@@ -180,9 +173,9 @@ def _gluon_kernel(
     BUFFERS: gl.constexpr,
 ):
     """c in tiles of GROUPS * 64 rows and WIDE + NARROW columns."""
-    a, b = _room(a_desc, STAGES * GROUPS), _room(b_desc, STAGES)
-    rest = _room(rest_desc, STAGES) if NARROW else b
-    c = _room(c_desc, BUFFERS * GROUPS)
+    a, b = room(a_desc, STAGES * GROUPS), room(b_desc, STAGES)
+    rest = room(rest_desc, STAGES) if NARROW else b
+    c = room(c_desc, BUFFERS * GROUPS)
     signals = barriers(STAGES, 1), barriers(STAGES, GROUPS)
     fence_async_shared()
     descs, memory, sizes = (a_desc, b_desc, rest_desc, c_desc), (a, b, rest, c), (M, N, K, tiles)

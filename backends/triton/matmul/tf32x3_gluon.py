@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from touchstone.backends import shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import processors
-from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, place, swizzled
+from touchstone.backends.triton.lib.hopper import ROWS, barriers, copy_in, place, room, swizzled
 from touchstone.backends.triton.matmul._pieces import cut
 from touchstone.backends.triton.matmul.tensorfloat import tf32x3
 from touchstone.backends.triton.runtime.ready import prepared
@@ -85,19 +85,12 @@ def _consume(c_ptr, memory, signals, sizes, WHICH: gl.constexpr):
         gl.store(c_ptr + r.to(gl.int64) * N + c, acc, mask=(r < M) & (c < N))
 
 
-@tg.jit
-def _room(desc, COUNT: gl.constexpr):
-    """Shared memory for so many tiles."""
-    shape: gl.constexpr = desc.block_type.shape
-    return gl.allocate_shared_memory(desc.dtype, [COUNT, shape[0], shape[1]], desc.layout)
-
-
 @prepared
 @tg.jit(do_not_specialize=["M", "N", "K", "tiles"])
 def _tf32x3_kernel(a_desc, b_desc, c_ptr, M, N, K, tiles):
     """c (M, N), contiguous, in tiles of _GROUPS * 64 rows and _COLS columns; of a (2M, K) and b (2N, K) the lower half
     is what rounding the upper half took away."""
-    memory = _room(a_desc, 2 * _STAGES * _GROUPS), _room(b_desc, 2 * _STAGES)
+    memory = room(a_desc, 2 * _STAGES * _GROUPS), room(b_desc, 2 * _STAGES)
     signals = barriers(_STAGES, 1), barriers(_STAGES, _GROUPS)
     fence_async_shared()
     descs, sizes = (a_desc, b_desc), (M, N, K, tiles)
