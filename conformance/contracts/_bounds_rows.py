@@ -49,14 +49,17 @@ POWERS_OF_TWO = {  # lengths, each in one dtype
     8192: "bfloat16",
 }
 NO_POWER = 3072  # but whole tiles
+ODD = 2053  # of whose contiguous rows each starts elsewhere in 16 bytes
 WARPS = 160  # lanes of five warps, of which a sum by halves loses some
 
 
 def powers_of_two(size: Callable[[int], dict[str, Any]], **params: Any) -> dict[str, Also]:
     """Single cases of the size for each of the lengths for which kernels have a path without a tail, which may forget
-    the tail of other axes, for one between them that is many whole tiles, and for one of a few whole warps."""
+    the tail of other axes, for one between them that is many whole tiles, for an odd one and for one of a few whole
+    warps."""
     found = {f"power_of_two_{n}": Also(size(n), params=params, dtype=dtype) for n, dtype in POWERS_OF_TWO.items()}
     found["no_power_of_two"] = Also(size(NO_POWER), params=params, dtype="float16")
+    found["odd_length"] = Also(size(ODD), params=params, dtype="bfloat16")
     return found | {"whole_warps": Also(size(WARPS), params=params)}
 
 

@@ -46,7 +46,7 @@ REGULAR = Regular(
 )
 BEYOND_GRID = [
     dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
-    dict(N=2, Tq=2, Tk=3, Sq=2, Sk=3, Hq=69001, Hkv=1, D=2),
+    dict(N=2, Tq=1, Tk=3, Sq=1, Sk=3, Hq=69001, Hkv=1, D=2),
     dict(N=3, Tq=69002, Tk=6, Sq=34501, Sk=3, Hq=1, Hkv=1, D=4),
 ]
 _WIDE = dict(N=4, Tq=5, Tk=60, Sq=2, Sk=25)

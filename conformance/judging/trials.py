@@ -130,6 +130,11 @@ class Int64Index:
 Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph | Int64Index
 
 
+def with_few_calls(trial: Trial) -> Trial:
+    """The same, with no more than SHARED_CALLS calls where it is one of many."""
+    return replace(trial, count=min(trial.count, SHARED_CALLS)) if isinstance(trial, ManyCalls) else trial
+
+
 def called_once(trial: Trial) -> Trial:
     """The trial without the further calls that a case can be given."""
     return CaseTrial(trial.case, single=trial.single) if isinstance(trial, CaseTrial) else trial
