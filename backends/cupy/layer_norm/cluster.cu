@@ -5,9 +5,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) layer_
     long long w_col, long long b_col, int cols, float eps) {
     extern __shared__ uint4 shared[];
     const SharedRow values(x, x_row, x_col, cols, shared);
-    const int own = values.own;
-    weight += values.begin * w_col, y += values.row * cols + values.begin;
-    if (bias) bias += values.begin * b_col;
+    y += values.row * cols;
     int turn = 0;
     float sum = 0.0f, square = 0.0f;
 #pragma unroll 2
@@ -23,17 +21,18 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) layer_
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
             const float centred = some[i] - mean;
-            square += column(r) + (ALIGNED ? 0 : i) < own ? centred * centred : 0.0f;
+            const int col = values.column(r) + (ALIGNED && !SHIFTED ? 0 : i);
+            square += inside(col, cols) ? centred * centred : 0.0f;
         }
     }
     const float rstd = rsqrtf(sum_of_row(square, turn) / cols + eps);
 #pragma unroll 2
     for (int r = 0; r < VECTORS; ++r) {
-        const Values some = values[r], w = load_past(weight, w_col, column(r), own);
-        const Values b = load_past(bias, b_col, column(r), bias ? own : 0);
+        const Values some = values[r], w = load_past(weight, w_col, values.column(r), cols);
+        const Values b = load_past(bias, b_col, values.column(r), bias ? cols : 0);
         float out[lanes];
 #pragma unroll
         for (int i = 0; i < lanes; ++i) out[i] = (some[i] - mean) * rstd * w[i] + b[i];
-        store_values(y, column(r), own, out);
+        store_values(y, values.column(r), cols, out);
     }
 }

@@ -104,12 +104,15 @@ def sharing(rows: int, cols: int, *operands: torch.Tensor | None) -> Grid:
     Declines more columns than they hold: 524288 of 16 bits, 262144 of 32.
     """
     x = next(x for x in operands if x is not None)
-    aligned = int(vector_width(*operands) > 1)
-    return _sharing(rows, cols, 16 // x.element_size(), aligned, shared_limit(x.device))
+    aligned = vector_width(*operands) > 1
+    shifted = not aligned and cols > _NARROW and _shifted(operands)
+    return _sharing(rows, cols, 16 // x.element_size(), int(aligned or shifted), int(shifted), shared_limit(x.device))
 
 
 @lru_cache(maxsize=4096)
-def _sharing(rows: int, cols: int, lanes: int, aligned: int, limit: int) -> Grid:
+def _sharing(rows: int, cols: int, lanes: int, aligned: int, shifted: int, limit: int) -> Grid:
+    if shifted:
+        cols += lanes - 1  # those of the first vector that are before the row
     cluster = 2
     # 256 threads with 32 KB: more have to wait longer for one another, and fewer for the other blocks.
     while cluster < 8 and cols > cluster * 256 * _MOST * lanes:
@@ -120,7 +123,8 @@ def _sharing(rows: int, cols: int, lanes: int, aligned: int, limit: int) -> Grid
     vectors = -(-part // (size * lanes))
     line = vectors * size * 16  # bytes of a row that a block holds
     beside = min(32, 2048 // size, (limit + 1024) // (line + _STATIC + 1024))
-    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "ALIGNED": aligned, "THREADS": size, "BESIDE": beside}
+    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "ALIGNED": aligned, "SHIFTED": shifted}
+    definitions |= {"THREADS": size, "BESIDE": beside}
     return Grid(blocks(rows * cluster), size, {"shared": line, "arch": "sm_90a", **definitions})
 
 

@@ -2,6 +2,9 @@
 // of 16 bytes per row, so that no barrier is needed between a copy and its use. A row is held by blockDim.x threads of
 // each of CLUSTER blocks; where one block holds it, blockDim.y rows share the block.
 #pragma once
+#ifndef SHIFTED
+#define SHIFTED 0  // rows that begin anywhere, in vectors of 16 bytes of which the first and last may not be whole
+#endif
 #ifndef TEAMS
 #define TEAMS 1  // rows that a block of a cluster holds, one by the threads of each threadIdx.y
 #endif
@@ -55,13 +58,13 @@ __device__ inline void stage(uint4* place, const ELEMENT* row, long long stride,
 }
 
 __device__ inline void store_values(ELEMENT* row, int col, int cols, const float (&values)[lanes]) {
-    if constexpr (ALIGNED) {
+    if (ALIGNED && whole<SHIFTED, lanes>(col, cols)) {
         // Nobody reads it soon; and nvcc splits some plain 16-byte stores into four.
-        if (col < cols) __stcs(reinterpret_cast<uint4*>(row + col), pack<ELEMENT>(values));
-    } else {
+        __stcs(reinterpret_cast<uint4*>(row + col), pack<ELEMENT>(values));
+    } else if constexpr (SHIFTED || !ALIGNED) {
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
-            if (col + i < cols) row[col + i] = from_float<ELEMENT>(values[i]);
+            if (inside(col + i, cols)) row[col + i] = from_float<ELEMENT>(values[i]);
         }
     }
 }

@@ -5,8 +5,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) rms_no
     float eps) {
     extern __shared__ uint4 shared[];
     const SharedRow values(x, x_row, x_col, cols, shared);
-    const int own = values.own;
-    weight += values.begin * w_col, y += values.row * cols + values.begin;
+    y += values.row * cols;
     int turn = 0;
     float square = 0.0f;
 #pragma unroll 2
@@ -18,10 +17,10 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) rms_no
     const float rstd = rsqrtf(sum_of_row(square, turn) / cols + eps);
 #pragma unroll 2
     for (int r = 0; r < VECTORS; ++r) {
-        const Values some = values[r], w = load_past(weight, w_col, column(r), own);
+        const Values some = values[r], w = load_past(weight, w_col, values.column(r), cols);
         float out[lanes];
 #pragma unroll
         for (int i = 0; i < lanes; ++i) out[i] = some[i] * rstd * w[i];
-        store_values(y, column(r), own, out);
+        store_values(y, values.column(r), cols, out);
     }
 }

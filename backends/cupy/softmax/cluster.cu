@@ -5,8 +5,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) softma
     const ELEMENT* x, ELEMENT* y, long long x_row, long long x_col, int cols) {
     extern __shared__ uint4 shared[];
     const SharedRow values(x, x_row, x_col, cols, shared);
-    const int own = values.own;
-    y += values.row * cols + values.begin;
+    y += values.row * cols;
     int turn = 0;
 
     // Each warp against the largest of its own; a NaN that the maximum has dropped reaches the sum.
@@ -14,7 +13,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) softma
 #pragma unroll 2
     for (int r = 0; r < VECTORS; ++r) {
         Values some[1] = {values[r]};
-        end_row(some[0], column(r), own);
+        end_row(some[0], values.column(r), cols);
         running.m = fmaxf(running.m, largest(some));
     }
     running.m = warp_largest(running.m);
@@ -22,7 +21,7 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) softma
 #pragma unroll 2
     for (int r = 0; r < VECTORS; ++r) {
         Values some = values[r];
-        end_row(some, column(r), own);
+        end_row(some, values.column(r), cols);
 #pragma unroll
         for (int i = 0; i < lanes; ++i) running.l += exponential(some[i], shift(running.m));
     }
@@ -36,6 +35,6 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) softma
         float out[lanes];
 #pragma unroll
         for (int i = 0; i < lanes; ++i) out[i] = exponential(some[i], m) * inverse;
-        store_values(y, column(r), own, out);
+        store_values(y, values.column(r), cols, out);
     }
 }

@@ -3,14 +3,14 @@
 #include "rows.cuh"
 #include "shares.cuh"
 
-// -inf for what a vector has beyond the row's end.
+// -inf for what of a vector is not of the row.
 __device__ inline void end_row(Values& values, int col, int cols) {
-    if (ALIGNED ? col < cols : col + lanes <= cols) return;
+    if (whole<!ALIGNED || SHIFTED, lanes>(col, cols)) return;
     ELEMENT elements[lanes];
     memcpy(elements, &values.raw, 16);
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
-        if (col + i >= cols) elements[i] = from_float<ELEMENT>(-INFINITY);
+        if (!inside(col + i, cols)) elements[i] = from_float<ELEMENT>(-INFINITY);
     }
     memcpy(&values.raw, elements, 16);
 }
