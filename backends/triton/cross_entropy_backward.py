@@ -2,6 +2,7 @@
 
 onerow: one program holds a row in registers: logits are read once, whether or not lse is given [hsu2024]
 looped: tiles of a row, so that it may have any length; a pass for lse before, where it is not given [milakov2018]
+pieces: whole 16-byte pieces of a row, and its edges apart: rows that start anywhere move 16 bytes at a time [gupta2012]
 """
 
 import torch
@@ -11,7 +12,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
+from touchstone.backends.triton.lib.rows import check_pieces, multiple, row_unit, split, warps
 
 
 @triton.jit
@@ -95,6 +96,58 @@ def looped(
     return _launch(_looped_kernel, 4096, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss)
 
 
+@triton.jit(do_not_specialize=["ignore_index", "smoothing", "z_loss"])
+def _pieces_kernel(
+    z_ptr, y_ptr, lse_ptr, g_ptr, dz_ptr, stride_m, stride_v, stride_y, stride_lse, stride_g, V, ignore_index,
+    smoothing, z_loss, GIVEN: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    head, body, edge, outside = split(row * stride_m, V, UNIT)
+    z_body = z_ptr + multiple(row * stride_m + head, UNIT)
+    dz_body = dz_ptr + multiple(row * V + head, UNIT)
+    edges = tl.load(z_ptr + row * stride_m + edge * stride_v, mask=outside, other=float("-inf")).to(tl.float32)
+    y = tl.load(y_ptr + row * stride_y).to(tl.int64)
+    if GIVEN:
+        lse = tl.load(lse_ptr + row * stride_lse)
+    else:
+        m = tl.full((), float("-inf"), tl.float32)
+        l = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            z = tl.load(z_body + col, mask=col < body, other=float("-inf")).to(tl.float32)
+            m_new = tl.maximum(m, tl.max(z, axis=0))
+            # While every logit so far is -inf, z - m would be NaN and stay in l although later tiles are finite.
+            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+            l = l * tl.exp(m - shift) + tl.exp(z - shift)
+            m = m_new
+        m_new = tl.maximum(m, tl.max(edges, axis=0))
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        l = tl.sum(l, axis=0) * tl.exp(m - shift) + tl.sum(tl.exp(edges - shift), axis=0)
+        lse = shift + tl.log(l)
+    g = tl.load(g_ptr + row * stride_g)
+    ignored = y == ignore_index
+    at_edges = _gradient(edges, edge, y, ignored, V, lse, g, smoothing, z_loss)
+    tl.store(dz_ptr + row * V + edge, at_edges, mask=outside)
+    for start in range(0, body, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        z = tl.load(z_body + col, mask=col < body, other=float("-inf")).to(tl.float32)
+        dz = _gradient(z, head + col, y, ignored, V, lse, g, smoothing, z_loss)
+        tl.store(dz_body + col, dz, mask=col < body)
+
+
+def pieces(
+    logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
+) -> torch.Tensor:
+    """logits (rows, V), target (rows,), lse (rows,) or None, dloss () or (rows,) -> dlogits (rows, V).
+
+    Declines rows whose elements lie apart, and rows of logits and dlogits that start at different places in 16 bytes.
+    Source: [milakov2018], [gupta2012].
+    """
+    checked_sizes(logits, target, lse, dloss, reduction, label_smoothing)
+    check_pieces(logits)
+    return _launch(_pieces_kernel, 4096, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss)
+
+
 def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss):
     rows, V = logits.shape
     dlogits = empty_gradient(logits)
@@ -108,10 +161,11 @@ def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index,
     strides = (*logits.stride(), *target.stride(), lse.stride(0) if given else 0)
     strides = (*strides, dloss.stride(0) if reduction == "none" else 0)
     block = min(next_power_of_2(V), widest)
+    unit = 16 // logits.element_size() if kernel is _pieces_kernel else row_unit(logits)
     options = (V, ignore_index, label_smoothing, z_loss)
     kernel[(rows,)](
         logits, target, lse if given else dloss, dloss, dlogits, *strides, *options,
-        GIVEN=given, BLOCK=block, UNIT=row_unit(logits), num_warps=warps(block)
+        GIVEN=given, BLOCK=block, UNIT=unit, num_warps=warps(block)
     )  # fmt: skip
     return dlogits
 

@@ -7,6 +7,7 @@ tiles: a row as so many tiles in registers as it has columns for: no width is pa
 looped: tiles of a row in three passes, mean, variance and write, so a row may have any length [baetal2016]
 welford: mean and variance in one pass that merges the statistics of tiles, 2 reads instead of 3 [chan1979]
 l2_resident: as many programs as keep their rows in the L2 cache, which the second pass reads from [gupta2012]
+pieces: whole 16-byte pieces of a row, and its edges apart: rows that start anywhere move 16 bytes at a time [gupta2012]
 """
 
 import torch
@@ -16,12 +17,15 @@ import triton.language as tl
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import (
+    check_pieces,
     grid_programs,
     halfregs_block,
     multiple,
     opaque,
     resident,
     row_unit,
+    shifted,
+    split,
     tiling,
     warps,
 )
@@ -412,15 +416,87 @@ def l2_resident(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        if x.element_size() == 4:
-            block, num_warps, programs = resident(x, 131072, num_warps=16, each=1)
-        elif cols <= 65536:  # two rows a multiprocessor are 34 MB of cache, as is one of twice the columns
-            block, num_warps, programs = resident(x, 32768, num_warps=16, each=2)
-        else:
-            block, num_warps, programs = resident(x, 65536, num_warps=32, each=1)
+        block, num_warps, programs = _resident(x)
         operands = (x, weight, bias, y, *x.stride(), *weight.stride(), bias.stride(0) if bias is not None else 0)
         _l2_resident_kernel[(programs,)](*operands, rows, cols, eps, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
     return y
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _pieces_kernel(x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_wm, rows, cols, eps, BLOCK: tl.constexpr):
+    UNIT: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
+        head, body, edge, outside = split(row * stride_xm, cols, UNIT)
+        x_body = x_ptr + multiple(row * stride_xm + head, UNIT)
+        y_body = y_ptr + multiple(row * cols + head, UNIT)
+        # on their way during the first pass, converted behind it, and in registers for the second
+        edges = tl.load(x_ptr + row * stride_xm + edge, mask=outside, other=0.0)
+        w_edges = tl.load(w_ptr + edge, mask=outside, other=0.0)
+        if b_ptr is not None:
+            b_edges = tl.load(b_ptr + edge, mask=outside, other=0.0)
+
+        mean = tl.full((), 0.0, tl.float32)
+        square = tl.full((), 0.0, tl.float32)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            x = tl.load(x_body + col, mask=col < body, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            count = tl.minimum(body - start, BLOCK)
+            tile_mean = tl.sum(x, axis=0) / count
+            centred = tl.where(col < body, x - tile_mean, 0.0)
+            # The body's first `start` columns have (mean, square); this tile's `count` columns join them.
+            delta = tile_mean - mean
+            share = count / (start + count)
+            mean += delta * share
+            square += tl.sum(centred * centred, axis=0) + delta * delta * share * start
+        # The body has (mean, square); the edges join it, of which there may be none.
+        edges = edges.to(tl.float32)
+        edge_mean = tl.sum(edges, axis=0) / tl.maximum(cols - body, 1)
+        centred = tl.where(outside, edges - edge_mean, 0.0)
+        delta = edge_mean - mean
+        share = (cols - body) / cols
+        mean += delta * share
+        square += tl.sum(centred * centred, axis=0) + delta * delta * share * body
+        rstd = tl.rsqrt(square / cols + eps)
+
+        y_edges = (edges - mean) * rstd * w_edges.to(tl.float32)
+        if b_ptr is not None:
+            y_edges += b_edges.to(tl.float32)
+        tl.store(y_ptr + row * cols + edge, y_edges, mask=outside)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            inside = col < body
+            x = tl.load(x_body + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            at = head.to(tl.int64) * stride_wm + col
+            y = (x - mean) * rstd * tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            if b_ptr is not None:
+                y += tl.load(b_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(y_body + col, y, mask=inside, eviction_policy="evict_first")
+
+
+def pieces(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns, as `l2_resident`.
+
+    Declines rows whose elements lie apart, and rows of x and y that start at different places in 16 bytes. Launches
+    before it copy weight and bias for each place, so that they have pieces too. Source: [chan1979], [gupta2012].
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    check_pieces(x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block, num_warps, programs = _resident(x, in_pieces=True)
+        weights = shifted(weight, 16 // x.element_size())
+        biases = shifted(bias, 16 // x.element_size()) if bias is not None else None
+        operands = (x, weights, biases, y, x.stride(0), weights.stride(0), rows, cols, eps)
+        _pieces_kernel[(programs,)](*operands, BLOCK=block, num_warps=num_warps)
+    return y
+
+
+def _resident(x: torch.Tensor, in_pieces: bool = False) -> tuple[int, int, int]:
+    if x.element_size() == 4:
+        return resident(x, 131072, num_warps=16, each=1, in_pieces=in_pieces)
+    if x.shape[1] <= 65536:  # two rows a multiprocessor are 34 MB of cache, as is one of twice the columns
+        return resident(x, 32768, num_warps=16, each=2, in_pieces=in_pieces)
+    return resident(x, 65536, num_warps=32, each=1, in_pieces=in_pieces)
 
 
 def _launch(

@@ -5,6 +5,7 @@ persistent: as many programs as run at once loop over the rows, the next one on 
 tiles: a row as so many tiles in registers as it has columns for: no width is padded to a power of two [guo2025]
 looped: tiles of a row in two passes, mean square and write, so a row may have any length [zhang2019]
 l2_resident: as many programs as keep their rows in the L2 cache, which the second pass reads from [gupta2012]
+pieces: whole 16-byte pieces of a row, and its edges apart: rows that start anywhere move 16 bytes at a time [gupta2012]
 """
 
 import torch
@@ -13,7 +14,17 @@ import triton.language as tl
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
-from touchstone.backends.triton.lib.rows import grid_programs, multiple, resident, row_unit, tiling, warps
+from touchstone.backends.triton.lib.rows import (
+    check_pieces,
+    grid_programs,
+    multiple,
+    resident,
+    row_unit,
+    shifted,
+    split,
+    tiling,
+    warps,
+)
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
@@ -208,6 +219,52 @@ def l2_resident(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> 
         block, num_warps, programs = resident(x, 131072, num_warps=32, each=1)
         operands = (x, weight, y, *x.stride(), *weight.stride(), rows, cols, eps)
         _l2_resident_kernel[(programs,)](*operands, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps)
+    return y
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _pieces_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_wm, rows, cols, eps, BLOCK: tl.constexpr):
+    UNIT: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
+        head, body, edge, outside = split(row * stride_xm, cols, UNIT)
+        x_body = x_ptr + multiple(row * stride_xm + head, UNIT)
+        w_body = w_ptr + head.to(tl.int64) * stride_wm
+        y_body = y_ptr + multiple(row * cols + head, UNIT)
+        # on their way during the first pass, converted behind it, and in registers for the second
+        edges = tl.load(x_ptr + row * stride_xm + edge, mask=outside, other=0.0)
+        w_edges = tl.load(w_ptr + edge, mask=outside, other=0.0)
+
+        square = tl.full((), 0.0, tl.float32)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            x = tl.load(x_body + col, mask=col < body, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            square += tl.sum(x * x, axis=0)
+        edges = edges.to(tl.float32)
+        square += tl.sum(edges * edges, axis=0)
+        rstd = tl.rsqrt(square / cols + eps)
+
+        tl.store(y_ptr + row * cols + edge, edges * rstd * w_edges.to(tl.float32), mask=outside)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            x = tl.load(x_body + col, mask=col < body, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            w = tl.load(w_body + col, mask=col < body, other=0.0).to(tl.float32)
+            tl.store(y_body + col, x * rstd * w, mask=col < body, eviction_policy="evict_first")
+
+
+def pieces(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
+    """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns, as `l2_resident`.
+
+    Declines rows whose elements lie apart, and rows of x and y that start at different places in 16 bytes. A launch
+    before it copies weight for each place, so that it has pieces too. Source: [zhang2019], [gupta2012].
+    """
+    rows, cols = shapes("rows cols, cols", x=x, weight=weight)
+    check_pieces(x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block, num_warps, programs = resident(x, 131072, num_warps=32, each=1, in_pieces=True)
+        weights = shifted(weight, 16 // x.element_size())
+        operands = (x, weights, y, x.stride(0), weights.stride(0), rows, cols, eps)
+        _pieces_kernel[(programs,)](*operands, BLOCK=block, num_warps=num_warps)
     return y
 
 

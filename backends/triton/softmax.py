@@ -7,6 +7,7 @@ tiles: a row as so many tiles in registers as it has columns for: no width is pa
 looped: tiles of a row in three passes, max, sum and write, so a row may have any length [milakov2018]
 online: max and sum in one pass by rescaling the sum whenever the max grows, 2 reads instead of 3 [milakov2018]
 l2_resident: as many programs as keep their rows in the L2 cache, which the second pass reads from [gupta2012]
+pieces: whole 16-byte pieces of a row, and its edges apart: rows that start anywhere move 16 bytes at a time [gupta2012]
 """
 
 import torch
@@ -16,12 +17,14 @@ import triton.language as tl
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import (
+    check_pieces,
     grid_programs,
     halfregs_block,
     multiple,
     opaque,
     resident,
     row_unit,
+    split,
     tiling,
     warps,
 )
@@ -282,11 +285,66 @@ def l2_resident(x: torch.Tensor) -> torch.Tensor:
     rows, cols = shapes("rows cols", x=x)
     y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
     if y.numel():
-        # the widest tile of which no more than an eighth of a row's columns would be empty
-        size = cols * x.element_size()
-        tiles = ((131072, 16, 1), (65536, 16, 2), (32768, 8, 3))
-        block, num_warps, programs = resident(x, *next((t for t in tiles if -size % t[0] <= size // 8), tiles[-1]))
+        block, num_warps, programs = _resident(x)
         _l2_resident_kernel[(programs,)](
             x, y, *x.stride(), rows, cols, BLOCK=block, UNIT=row_unit(x), num_warps=num_warps
         )
     return y
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _pieces_kernel(x_ptr, y_ptr, stride_xm, rows, cols, BLOCK: tl.constexpr):
+    UNIT: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
+    LOG2E: tl.constexpr = 1.4426950408889634
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=1):
+        head, body, edge, outside = split(row * stride_xm, cols, UNIT)
+        x_body = x_ptr + multiple(row * stride_xm + head, UNIT)
+        y_body = y_ptr + multiple(row * cols + head, UNIT)
+        # on their way during the first pass, converted behind it, and in registers for the second
+        edges = tl.load(x_ptr + row * stride_xm + edge, mask=outside, other=float("-inf"))
+
+        m = tl.full((), float("-inf"), tl.float32)
+        l = tl.full((), 0.0, tl.float32)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            x = tl.load(x_body + col, mask=col < body, other=float("-inf"), eviction_policy="evict_last")
+            m_new = tl.maximum(m, tl.max(x.to(tl.float32), axis=0))
+            x = opaque(x)
+            # While every score so far is -inf, x - m would be NaN and stay in l although later tiles are finite.
+            shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+            l = l * tl.exp2((m - shift) * LOG2E) + tl.sum(tl.exp2((x.to(tl.float32) - shift) * LOG2E), axis=0)
+            m = m_new
+        edges = edges.to(tl.float32)
+        m_new = tl.maximum(m, tl.max(edges, axis=0))
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        l = l * tl.exp2((m - shift) * LOG2E) + tl.sum(tl.exp2((edges - shift) * LOG2E), axis=0)
+        m = m_new
+        inverse = 1.0 / l
+
+        tl.store(y_ptr + row * cols + edge, tl.exp2((edges - m) * LOG2E) * inverse, mask=outside)
+        for start in range(0, body, BLOCK):
+            col = start + tl.arange(0, BLOCK)
+            x = tl.load(x_body + col, mask=col < body, other=float("-inf"), eviction_policy="evict_first")
+            y = tl.exp2((opaque(x).to(tl.float32) - m) * LOG2E) * inverse
+            tl.store(y_body + col, y, mask=col < body, eviction_policy="evict_first")
+
+
+def pieces(x: torch.Tensor) -> torch.Tensor:
+    """x (rows, cols) -> y (rows, cols), any number of columns, as `l2_resident`. Source: [milakov2018], [gupta2012].
+
+    Declines rows whose elements lie apart, and rows of x and y that start at different places in 16 bytes.
+    """
+    rows, cols = shapes("rows cols", x=x)
+    check_pieces(x)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    if y.numel():
+        block, num_warps, programs = _resident(x, in_pieces=True)
+        _pieces_kernel[(programs,)](x, y, x.stride(0), rows, cols, BLOCK=block, num_warps=num_warps)
+    return y
+
+
+def _resident(x: torch.Tensor, in_pieces: bool = False) -> tuple[int, int, int]:
+    """As `resident`, with the widest tile of which no more than an eighth of a row's columns would be empty."""
+    size = x.shape[1] * x.element_size()
+    tiles = ((131072, 16, 1), (65536, 16, 2), (32768, 8, 3))
+    return resident(x, *next((t for t in tiles if -size % t[0] <= size // 8), tiles[-1]), in_pieces)

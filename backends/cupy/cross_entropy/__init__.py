@@ -7,7 +7,7 @@ online: one block per row, 16 bytes at a time: a row of any length is read once,
 
 import torch
 
-from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import blocks, warp_grid
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
@@ -41,9 +41,8 @@ def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)
     losses = empty_losses(logits)
     if rows:
-        wide = vector_width(logits)
-        operands = (logits, losses, V, *logits.stride(), int(wide > 1), *_targets(target), ignore_index)
-        size = threads(V, each=2 * wide, most=512) or 32
+        operands = (logits, losses, V, *logits.stride(), *_targets(target), ignore_index)
+        size = threads(V, each=16 * 2 // logits.element_size(), most=512) or 32
         _online.launch(
             "cross_entropy_online", blocks(rows), size, *operands, label_smoothing, z_loss, dtype=logits.dtype
         )

@@ -79,7 +79,7 @@ __device__ void in_vectors(
 }
 
 extern "C" __global__ void __launch_bounds__(512, 4) cross_entropy_online(
-    const ELEMENT* __restrict__ z, float* __restrict__ losses, long long V, long long z_row, long long z_col, int vectors,
+    const ELEMENT* __restrict__ z, float* __restrict__ losses, long long V, long long z_row, long long z_col,
     const void* target, long long stride, int wide, long long ignore_index, float smoothing, float z_loss) {
     const long long row = blockIdx.x, y = Targets{target, stride, wide}[row];
     if (y == ignore_index) {
@@ -89,8 +89,17 @@ extern "C" __global__ void __launch_bounds__(512, 4) cross_entropy_online(
     z += row * z_row;
     Running running;
     float total = 0.0f;
-    if (vectors) in_vectors(z, V, smoothing > 0.0f, running, total);
-    else one_by_one(z, V, z_col, smoothing > 0.0f, running, total);
+    if (z_col == 1) {
+        const Pieces pieces(z, V);
+        if (const long long edge = pieces.edge(V); edge < V) {
+            const float values[1] = {to_float(z[edge])};
+            fold(running, values);
+            total += values[0];
+        }
+        in_vectors(z + pieces.head, pieces.body, smoothing > 0.0f, running, total);
+    } else {
+        one_by_one(z, V, z_col, smoothing > 0.0f, running, total);
+    }
     running = block_merge(running);
     if (smoothing > 0.0f) total = block_sum(total);
     if (threadIdx.x == 0) losses[row] = loss_of(log_sum(running), total, z, z_col, y, V, smoothing, z_loss);

@@ -6,7 +6,7 @@ vectorised: the same 16 bytes at a time, with four loads of a thread under way [
 
 import torch
 
-from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
@@ -34,18 +34,22 @@ def block(
 def vectorised(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:
-    """logits (rows, V), target (rows,), lse (rows,) or None, dloss () or (rows,) -> dlogits (rows, V). Rows that do not
-    begin at multiples of 16 bytes move an element at a time. Source: [oneflow2021]."""
+    """logits (rows, V), target (rows,), lse (rows,) or None, dloss () or (rows,) -> dlogits (rows, V). Rows that
+    begin elsewhere in 16 bytes than those of dlogits move an element at a time. Source: [oneflow2021]."""
     rows, V = checked_sizes(logits, target, lse, dloss, reduction, label_smoothing)
     dlogits = empty_gradient(logits)
     if dlogits.numel():
         operands = _operands(logits, target, lse, dloss, dlogits, reduction, ignore_index)
-        length = vector_width(logits, dlogits)
-        size = threads(V, each=2 * length, most=512)
+        size = threads(V, each=16 * 2 // logits.element_size(), most=512)
         _vectorised.launch(
-            "cross_entropy_backward_vectorised", blocks(rows), size, *operands, label_smoothing, z_loss,
-            int(length > 1), dtype=logits.dtype
-        )  # fmt: skip
+            "cross_entropy_backward_vectorised",
+            blocks(rows),
+            size,
+            *operands,
+            label_smoothing,
+            z_loss,
+            dtype=logits.dtype,
+        )
     return dlogits
 
 

@@ -18,11 +18,11 @@ extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, BESIDE) layer_
 #pragma unroll 2
     for (int r = 0; r < VECTORS; ++r) {
         const Values some = values[r];
+        const bool all = whole<!ALIGNED || SHIFTED, lanes>(values.column(r), cols);
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
             const float centred = some[i] - mean;
-            const int col = values.column(r) + (ALIGNED && !SHIFTED ? 0 : i);
-            square += inside(col, cols) ? centred * centred : 0.0f;
+            square += all || inside(values.column(r) + i, cols) ? centred * centred : 0.0f;
         }
     }
     const float rstd = rsqrtf(sum_of_row(square, turn) / cols + eps);

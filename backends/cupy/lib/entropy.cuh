@@ -14,6 +14,25 @@ struct Targets {
     }
 };
 
+// The parts of a row whose elements lie side by side: `head` of them before the first multiple of 16 bytes, `body` in
+// whole vectors from there on, and others at its end.
+struct Pieces {
+    static constexpr int lanes = lanes_of<ELEMENT>;
+    long long head, body;
+
+    __device__ Pieces(const ELEMENT* row, long long V) {
+        head = min(V, (long long)(0 - reinterpret_cast<size_t>(row) / sizeof(ELEMENT)) & (lanes - 1));
+        body = (V - head) / lanes * lanes;
+    }
+
+    // The column before or behind the body that is the thread's, one of the first threads of a block; V for others.
+    __device__ long long edge(long long V) const {
+        const int thread = threadIdx.x;
+        if (thread < lanes) return thread < head ? thread : V;
+        return thread < 2 * lanes ? min(V, head + body + thread - lanes) : V;
+    }
+};
+
 // The loss of class y. Without smoothing a sum of -inf must not count.
 __device__ inline float loss_of(
     float lse, float total, const ELEMENT* z, long long z_col, long long y, long long V, float smoothing,

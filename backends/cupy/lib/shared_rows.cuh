@@ -75,16 +75,16 @@ __device__ inline uint4 across_two(const uint4& first, const uint4& second, int 
     return {words[0], words[1], words[2], words[3]};
 }
 
-// A vector of a weight that begins at a multiple of 16 bytes, past the L1 cache as well; zeros beyond its end. Where
-// SHIFTED, the vector lies across two of the weight's.
+// A vector of a weight, past the L1 cache as well; zeros beyond its end. Where SHIFTED, it lies across two of the
+// weight's: through the L1 cache they took three times as long (an H200).
 __device__ inline Values load_past(const ELEMENT* weight, long long stride, int col, int cols) {
     if constexpr (SHIFTED) {
         const int skipped = unsigned(col) % lanes, from = col - skipped;
         if (stride != 1 || from < 0 || from + 2 * lanes > cols || reinterpret_cast<size_t>(weight) % 16) {
             return load_along<SHIFTED, lanes>(weight, stride, col, cols);
         }
-        const uint4* const vectors = reinterpret_cast<const uint4*>(weight + from);
-        return {across_two(__ldcg(vectors), __ldcg(vectors + 1), skipped)};
+        const uint4* const two = reinterpret_cast<const uint4*>(weight + from);
+        return {across_two(__ldcg(two), __ldcg(two + 1), skipped)};
     } else if constexpr (ALIGNED) {
         return {col < cols ? __ldcg(reinterpret_cast<const uint4*>(weight + col)) : uint4{0, 0, 0, 0}};
     } else {

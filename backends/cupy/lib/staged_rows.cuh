@@ -64,7 +64,7 @@ __device__ inline void store_values(ELEMENT* row, int col, int cols, const float
     } else if constexpr (SHIFTED || !ALIGNED) {
 #pragma unroll
         for (int i = 0; i < lanes; ++i) {
-            if (inside(col + i, cols)) row[col + i] = from_float<ELEMENT>(values[i]);
+            if (col + i < cols && (!SHIFTED || col + i >= 0)) row[col + i] = from_float<ELEMENT>(values[i]);
         }
     }
 }
