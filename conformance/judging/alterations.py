@@ -31,6 +31,10 @@ LISTED = 40  # characters of a list of indices, at most
 PARTS = (2, 3, 4, 8, 16, 32)  # of a sum, that are added up by themselves
 TILES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS = (16, 32, 64, 128)  # of a tile, in a kernel that goes over keys
+SPLITS = (32, 64, 128, 256, 512)  # keys of a part that a kernel goes through by itself
+ROWS = (8, 16, 32, 64, 128)  # a multiple of which the length of a row is taken for
+WORDS = (8, 16, 32, 64)  # bits of one
+MOST_WORDS = 2**23  # random ones, up to the last of which an index may go
 
 
 def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
@@ -44,6 +48,10 @@ def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
     }
     for each, size in {**{f"tile of {size}": size for size in (*TILES, 2048, 4096)}, **rows}.items():
         yield Alteration(f"the index into the random words began again with each {each}", {}, partial(_begun, size))
+    for size, letters in _of_last_axes(contract, case).items():
+        for padded in _padded(size):
+            text = f"the index into the random words were counted with rows of {padded} ({letters} of {size})"
+            yield Alteration(text, {}, partial(_in_rows, size, padded))
     by = "the random words were "
     yield Alteration(f"{by}the first of four of the counter e, not number e mod 4 of the counter e/4", {}, _of_counter)
     yield Alteration(
@@ -58,6 +66,31 @@ def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
 
 
 LOW = 2**32 - 1
+
+
+def _of_last_axes(contract: Contract, case: Case) -> dict[int, str]:
+    """The lengths of rows, by the last axes of operands and outputs, with the letters of these."""
+    axes = [contract.output_axes(o, case) for o in contract.outputs]
+    axes += [contract.operand_axes(o, case) for o in contract.operands]
+    found: dict[int, list[str]] = {}
+    for letter in dict.fromkeys(words.split()[-1] for words in axes if words):
+        size, name = (case.size["trailing"][-1:], "a last axis") if letter == "..." else (case.size[letter], letter)
+        size = size[0] if isinstance(size, tuple) and size else size
+        if isinstance(size, int) and size > 1:
+            found.setdefault(size, []).append(name)
+    return {size: " or ".join(names) for size, names in found.items()}
+
+
+def _padded(size: int) -> list[int]:
+    """The lengths that a row can be taken for which has so many elements."""
+    return sorted({*(-(-size // whole) * whole for whole in ROWS), 1 << (size - 1).bit_length()} - {size})
+
+
+def _in_rows(size: int, padded: int, index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    index = index // size * padded + index % size
+    if index.max(initial=0) >= MOST_WORDS:
+        raise LookupError("too many words")
+    return _word(index, seed, offset)
 
 
 def _begun(size: int, index: np.ndarray, seed: int, offset: int) -> np.ndarray:
@@ -79,6 +112,7 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
     if len(bases) > 1:
         yield Alteration("all exponentials and logarithms were to base 2", bases)
     yield from _not_rescaled(plain)
+    yield from _merged_in_two_bases(plain)
     yield from _late_factors(plain)
     yield from _together(plain)
     calls = Counter((operation.site[0][0], operation.site[1]) for operation in plain.seen.values())
@@ -91,7 +125,7 @@ def of_operations(plain: Run) -> Iterator[Alteration]:
 
 class Number(NamedTuple):
     """A number that is an argument of operations which stand in one place; or how often they add `summand`, the term
-    number `at`."""
+    number `at`; or, where none stands there, the factor 1 of the argument of functions."""
 
     shown: str
     value: float
@@ -99,18 +133,76 @@ class Number(NamedTuple):
     sites: tuple[Site, ...]
     summand: str | None = None
     at: int = 0
+    of_argument: bool = False
+
+    def alterations(self, fitted: float | None) -> Iterator[Alteration]:
+        """The numbers near a fitted one in its place: those that go by a name, and those of few digits. Of arguments
+        those of another base too, which are far from 1."""
+        for name, ratio in self._names().items():
+            off = math.inf if fitted is None else abs(fitted / self.value - ratio)
+            if off <= min(NEAR * ratio, NEARER * abs(ratio - 1)) or (self.of_argument and name in OF_BASES):
+                yield self.alteration(ratio * self.value, name)
+        for digits in () if fitted is None else DIGITS:
+            if self.may_be(other := float(f"{fitted:.{digits}g}")):
+                yield self.alteration(other)
+
+    def _names(self) -> dict[str, float]:
+        if self.summand is not None:
+            return {}
+        return BY_NAME | ROUNDED if self.of_argument else BY_NAME
 
     def may_be(self, other: float) -> bool:
         """Whether another number in its place says something."""
+        if self.of_argument:
+            return other != self.value
         return self.summand is None or (other.is_integer() and other != self.value)
 
-    def alteration(self, other: float) -> Alteration:
-        """Another number in its place."""
+    def alteration(self, other: float, name: str | None = None) -> Alteration:
+        """Another number in its place, so many times as large as one with a name."""
         if self.summand is not None:
             text = f"`{self.summand}` of `{self.shown}` were added {other:g} times, not once ({self.place})"
             return Alteration(text, {site: partial(_weighted, self.at, other) for site in self.sites})
-        text = f"`{self.shown}` were with {other:.8g} in the place of {self.value:.8g} ({self.place})"
+        if self.of_argument:
+            by = f"{other:.8g}" if name is None else f"{other:.5g}: {name}"
+            text = f"the argument of {self.shown} were multiplied by {by} ({self.place})"
+            return Alteration(text, {site: partial(_with_factor, other) for site in self.sites})
+        there = f"{other:.8g} in the place of {self.value:.8g}"
+        if name is not None:
+            there = f"{other:.5g} in the place of {self.value:.8g}, {other / self.value:.5g} times as large: {name}"
+        text = f"`{self.shown}` were with {there} ({self.place})"
         return Alteration(text, {site: partial(_with_number, other / self.value) for site in self.sites})
+
+
+DIGITS = range(1, 9)  # of a number that is fitted: the fewest that explain as much
+NEAR, NEARER = 1e-3, 0.05  # of a number, and of what it is off 1 by, up to which a fitted one is taken for it
+BY_NAME = {
+    "log2 e": 1 / math.log(2),
+    "ln 2": math.log(2),
+    "ln 10": math.log(10),
+    "1/ln 10": 1 / math.log(10),
+    "pi": math.pi,
+    "1/pi": 1 / math.pi,
+    "pi/2": math.pi / 2,
+    "2/pi": 2 / math.pi,
+    "sqrt(2)": math.sqrt(2),
+    "1/sqrt(2)": math.sqrt(0.5),
+    "sqrt(pi/2)": math.sqrt(math.pi / 2),
+    "sqrt(2/pi)": math.sqrt(2 / math.pi),
+    "sqrt(pi)": math.sqrt(math.pi),
+    "sqrt(2 pi)": math.sqrt(2 * math.pi),
+    "1/sqrt(2 pi)": 1 / math.sqrt(2 * math.pi),
+}
+OF_BASES = ("log2 e", "ln 2")  # 2^(x log2 e) is e^x
+# these of few digits, cut off or rounded
+ROUNDED = {
+    f"{short:g} in the place of {name}": short / BY_NAME[name]
+    for name in OF_BASES
+    for digits in range(1, 6)
+    for short in (
+        math.floor(BY_NAME[name] * 10**digits) / 10**digits,
+        math.ceil(BY_NAME[name] * 10**digits) / 10**digits,
+    )
+}
 
 
 def of_numbers(plain: Run) -> Iterator[Number]:
@@ -141,6 +233,30 @@ def of_weights(plain: Run) -> Iterator[Number]:
                 yield Number(shown, 1.0, place_of(site), tuple(o.site for o in operations), ast.unparse(term), at)
 
 
+def of_arguments(plain: Run) -> Iterator[Number]:
+    """The factor 1 of the arguments of exponentials and the like: of all of one name, then of those in each place."""
+    by_name: dict[str, list[Operation]] = {}
+    for operation in plain.seen.values():
+        if operation.site[1] in OF_EXPONENTIALS and isinstance(operation.out, torch.Tensor):
+            by_name.setdefault(operation.site[1], []).append(operation)
+    for name, operations in by_name.items():
+        places = dict.fromkeys(place_of(o.site) for o in operations)
+        if len(operations) > 1:
+            yield Number(f"each `{name}`", 1.0, ", ".join(places), tuple(o.site for o in operations), of_argument=True)
+        by_place: dict[tuple[Place, str], list[Operation]] = {}
+        for operation in operations:
+            by_place.setdefault((operation.site[0][0], name), []).append(operation)
+        for some in by_place.values() if len(by_place) > 1 or len(operations) == 1 else ():
+            shown = expression_of(some[0].site)
+            if shown is not None:
+                sites = tuple(o.site for o in some)
+                yield Number(f"`{shown}`", 1.0, place_of(some[0].site), sites, of_argument=True)
+
+
+def _with_factor(by: float, operation: Operation) -> Any:
+    return operation.of(operation.args[0] * by)
+
+
 def _weighted(at: int, times: float, operation: Operation) -> torch.Tensor:
     return operation.out + (times - 1) * operation.args[at]
 
@@ -161,12 +277,8 @@ def _late_factors(plain: Run) -> Iterator[Alteration]:
 def _not_rescaled(plain: Run) -> Iterator[Alteration]:
     """A softmax and the logarithm of its sum, by running sums in tiles that keep the maximum which was known when their
     addends came: in the sums alone, or in what is weighed by them too."""
-    operations = [o for o in plain.seen.values() if o.site[1] in ("softmax", "logsumexp")]
-    found = [(o, axis) for o in operations if (axis := _axis(o)) is not None]
-    sizes = {o.args[0].shape[axis] for o, axis in found}
-    if {o.site[1] for o, _ in found} != {"softmax", "logsumexp"} or len(sizes) > 1:
-        return
-    for tile in (tile for tile in KEYS if tile < max(sizes)):
+    found = _softmax_with_lse(plain)
+    for tile in (tile for tile in KEYS if found and tile < found[0][0].args[0].shape[found[0][1]]):
         for what, of_softmax in (
             ("the sums are", _not_scaled),
             ("neither the sums nor what they weigh are", _all_kept),
@@ -176,6 +288,29 @@ def _not_rescaled(plain: Run) -> Iterator[Alteration]:
             }
             text = f"{what} scaled anew where the running maximum grows, in tiles of {tile}"
             yield Alteration(f"the softmax were by running sums: {text}", steps)
+
+
+def _merged_in_two_bases(plain: Run) -> Iterator[Alteration]:
+    """A softmax and the logarithm of its sum, by splits that are merged by the logarithms of their sums: powers of e of
+    logarithms to base 2, or of 2 of those to base e."""
+    found = _softmax_with_lse(plain)
+    for split in (split for split in SPLITS if found and split < found[0][0].args[0].shape[found[0][1]]):
+        for text, by in (
+            ("powers of e of logarithms to base 2", 1 / math.log(2)),
+            ("powers of 2 of natural logarithms", math.log(2)),
+        ):
+            steps: dict[Site, Step] = {o.site: partial(_merged, axis, split, by) for o, axis in found}
+            text = f"the softmax were merged of splits of {split} by weights that are {text} of their sums"
+            yield Alteration(text, steps)
+
+
+def _softmax_with_lse(plain: Run) -> list[tuple[Operation, int]]:
+    """The operations of a softmax and the logarithm of its sum, with the axis of each; none where there is but one of
+    the two, or they are of different sizes."""
+    operations = [o for o in plain.seen.values() if o.site[1] in ("softmax", "logsumexp")]
+    found = [(o, axis) for o in operations if (axis := _axis(o)) is not None]
+    sizes = {o.args[0].shape[axis] for o, axis in found}
+    return found if {o.site[1] for o, _ in found} == {"softmax", "logsumexp"} and len(sizes) == 1 else []
 
 
 def _number_of(operation: Operation) -> float | None:
@@ -372,6 +507,7 @@ UNARY = {"square", "tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "abs", "neg
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "logsumexp", "softmax")
 BITS = ("and", "rshift")
 CURVED = ("tanh", "exp", "log", "sqrt", "rsqrt", "sigmoid", "erf", "square")
+OF_EXPONENTIALS = ("exp", "expm1", "sigmoid", "tanh", "softmax", "logsumexp", "log", "erf", "erfc")
 IN_BASE_2 = {"exp", "log", "logsumexp", "softmax"}
 BASES = {"exp": "exp2", "log": "log2"}
 WITH_NUMBERS = ("mul", "div", "rdiv", "add", "sub", "rsub")
@@ -587,11 +723,35 @@ def _of_index(operation: Operation) -> Iterator[tuple[str, Step]]:
         if isinstance(part, slice) and type(part.stop) is int and not part.start:
             yield "all up to the end", partial(_up_to_the_end, at)
             yield f"the last {part.stop}, not the first", partial(_the_last, at)
+    yield from _of_rows(operation, parts)
     if any(_is_indices(part) for part in parts):
         zero = lambda part: torch.zeros_like(part) if _is_indices(part) else part  # noqa: E731
         yield "that of index 0, whatever the indices", lambda o: o.args[0][_each(o.args[1], zero)]
         plain = lambda part: _counted(part) if _is_indices(part) else part  # noqa: E731
         yield "of the indices 0, 1, 2, ... whatever they are", lambda o: o.args[0][_each(o.args[1], plain)]
+
+
+def _of_rows(operation: Operation, parts: tuple[Any, ...]) -> Iterator[tuple[str, Step]]:
+    """Of a list with a number for each element of an operand, such as bits that are packed, others: rows that are
+    longer there, or begin with a whole word."""
+    whole, count = operation.args[0], parts[0].stop if len(parts) == 1 and isinstance(parts[0], slice) else None
+    if whole.ndim != 1 or count is None or parts[0].start:
+        return
+    operands = [x for x in operation.run.operands.values() if isinstance(x, torch.Tensor) and x.numel() == count]
+    for size in sorted({x.shape[-1] for x in operands if x.ndim} - {0, 1, count}):
+        starts = torch.arange(count) // size * size
+        cols, rows = torch.arange(count) - starts, starts // size
+        for padded in _padded(size):
+            yield f"with rows of {padded}, not of {size}", partial(_picked, rows * padded + cols)
+        for word in WORDS:
+            text = f"with each row of {size} counted from the start of the {word} in which it begins"
+            yield text, partial(_picked, starts // word * word + cols)
+
+
+def _picked(index: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """Other elements of a list, as far as it goes."""
+    whole = operation.args[0]
+    return whole[index.clamp_max(len(whole) - 1)]
 
 
 def _up_to_the_end(at: int, operation: Operation) -> torch.Tensor:
@@ -828,6 +988,23 @@ def _not_scaled(dim: int, tile: int, operation: Operation) -> torch.Tensor:
         return ((x - last[..., None]).exp() / total[..., None]).movedim(-1, dim)
     found = last + total.log()
     return found.reshape(operation.out.shape)
+
+
+def _merged(dim: int, split: int, by: float, operation: Operation) -> torch.Tensor:
+    """A softmax, or the logarithm of the sum, of splits whose weights are powers of their logarithms, times a
+    number, less the largest."""
+    x = operation.args[0].movedim(dim, -1)
+    if not x.numel():
+        return operation.out
+    of_splits = torch.stack([part.logsumexp(-1) for part in x.split(split, -1)], -1)
+    base = of_splits.amax(-1, keepdim=True).nan_to_num(neginf=0.0, nan=math.nan, posinf=math.inf)
+    weights = (by * (of_splits - base)).exp()
+    total = weights.sum(-1, keepdim=True)
+    if operation.site[1] == "logsumexp":
+        return (base + total.log()).reshape(operation.out.shape)
+    own = of_splits.masked_fill(of_splits == -math.inf, 0.0)
+    own, shares = (value.repeat_interleave(split, -1)[..., : x.shape[-1]] for value in (own, weights / total))
+    return ((x - own).exp() * shares).movedim(-1, dim)
 
 
 def _in_two_bases(dim: int, above: float, below: float, operation: Operation) -> torch.Tensor:

@@ -10,16 +10,23 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from touchstone.conformance.judging import reading
-from touchstone.conformance.judging.alterations import Number, of_numbers, of_operations, of_weights, of_words
+from touchstone.conformance.judging.alterations import (
+    Number,
+    of_arguments,
+    of_numbers,
+    of_operations,
+    of_weights,
+    of_words,
+)
 from touchstone.conformance.judging.operations import Alteration, Run, outputs_of
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
@@ -29,10 +36,22 @@ WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
+FILLED = 0.5  # of a part of an output, at least, is wrong where a change is one of that part alone
 CLOSER = 0.5  # of the error, at most, is what a change leaves of it
-DIGITS = range(1, 9)  # of a number that is fitted: the fewest that explain as much
 STEPS, NUDGE = 8, 1e-4  # towards such a number, and by what share of it the slope is taken
+MOST, STILL = 2.0, 1e-10  # times as large, and by what share, a step takes a factor of an argument, and is the last
 SHARE = 1e-3  # of what a change moves an element by, that may be left unexplained
+
+
+class Part(NamedTuple):
+    """Slices of an output along an axis, from the first to the last."""
+
+    axis: int
+    first: int
+    last: int
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        return value.narrow(self.axis, self.first, self.last + 1 - self.first)
 
 
 class Search:
@@ -76,20 +95,32 @@ class Search:
             every = list(alterations)
             rest = [a for a in every if a.text not in likely] if self.work <= WORK_LIMIT else []
             alterations = itertools.chain((a for a in every if a.text in likely), rest)
-        found: dict[str, torch.Tensor] = {}
+        part = self.given.part()
+        found: dict[Part | None, dict[str, torch.Tensor]] = {None: {}, part: {}}
         for alteration in alterations:
-            if time.monotonic() > start + seconds or len(found) > FOUND:
+            if time.monotonic() > start + seconds or len(found[None]) > FOUND:
                 break
             theirs = self.outputs(alteration)
-            if theirs is None or not self.given.explained(theirs):
+            if theirs is None:
                 continue
-            if any(torch.equal(theirs[self.output], other) for other in found.values()):
+            where = None if part is None or self.given.explained(theirs) else part
+            if not self.given.explained(theirs, where):
+                continue
+            if any(torch.equal(theirs[self.output], other) for other in found[where].values()):
                 continue  # the same numbers in other words
             if self.untold():
                 return None
-            if self.stands(alteration):
-                found[alteration.text] = theirs[self.output]
-        return self.said(found)
+            if self.stands(alteration, where):
+                found[where][f"{alteration.text}{self.shown(where)}"] = theirs[self.output]
+        return self.said(found[None] or found[part])
+
+    def shown(self, part: Part | None) -> str:
+        """The part of the output in which a change is found, in words."""
+        if part is None:
+            return ""
+        axes = self.contract.output_axes(self.output, self.case).split()
+        axis = axes[part.axis] if len(axes) == self.given.got[self.output].ndim else f"axis {part.axis}"
+        return f" in {axis} {part.first}{f'..{part.last}' if part.last > part.first else ''}"
 
     def number(self, seconds: float) -> str | None:
         """The number in whose place another one, which is fitted, explains it, in words; for so many seconds at
@@ -97,21 +128,22 @@ class Search:
         start = time.monotonic()
         if not self.possible or self.work > WORK_LIMIT or self.untold():
             return None
+        for numbers in (itertools.chain(of_numbers(self.plain), of_weights(self.plain)), of_arguments(self.plain)):
+            if found := self._with_numbers(numbers, start + seconds):
+                return self.said(found)
+        return None
+
+    def _with_numbers(self, numbers: Iterator[Number], end: float) -> dict[str, torch.Tensor]:
+        """The numbers in whose place another one explains it, in words, with what the output is then."""
         found: dict[str, torch.Tensor] = {}
-        for number in itertools.chain(of_numbers(self.plain), of_weights(self.plain)):
-            if time.monotonic() > start + seconds:
-                break
-            fitted = self.fitted(number)
-            for digits in DIGITS if fitted is not None else ():
-                if not number.may_be(other := float(f"{fitted:.{digits}g}")):
-                    continue
-                alteration = number.alteration(other)
+        for number in itertools.takewhile(lambda _: time.monotonic() <= end, numbers):
+            for alteration in number.alterations(self.fitted(number)):
                 theirs = self.outputs(alteration)
                 if theirs is not None and self.given.explained(theirs):
                     if self.stands(alteration):
                         found[alteration.text] = theirs[self.output]
                     break
-        return self.said(found)
+        return found
 
     def outputs(self, alteration: Alteration) -> dict[str, torch.Tensor] | None:
         """What the changed reference gives; None where it fails."""
@@ -121,14 +153,14 @@ class Search:
         """Whether too few elements are wrong to tell anything by themselves, and further calls give nothing."""
         return len(self.others) > 1 and any(self.further(other) is None for other in self.others)
 
-    def stands(self, alteration: Alteration) -> bool:
+    def stands(self, alteration: Alteration, part: Part | None = None) -> bool:
         """Whether a change explains what the kernel gives with other values too, and on a plain case, with plain
         values and with other options where that is wrong."""
         contract, case, output = self.contract, self.case, self.output
-        if not all(_holds(contract, self.run, alteration, o, output, self.further(o)) for o in self.others):
+        if not all(_holds(contract, self.run, alteration, o, output, self.further(o), part) for o in self.others):
             return False
         return not any(
-            _refuted(contract, self.run, alteration, other, output, self.further(other))
+            _refuted(contract, self.run, alteration, other, output, self.further(other), part)
             for other in reading.refuting(contract, case)
             if other not in self.others
         )
@@ -157,9 +189,13 @@ class Search:
             steepness = slope.square().sum().item()
             if not steepness > 0 or not math.isfinite(steepness):
                 return None
-            at -= (slope * here).sum().item() / steepness
+            before, at = at, at - (slope * here).sum().item() / steepness
             if not math.isfinite(at) or at == 0:
                 return None
+            if number.of_argument:  # powers of far less are next to nothing, and tell no way back
+                at = min(max(at, before / MOST), before * MOST)
+            if abs(at - before) <= STILL * abs(before):
+                break
         return at
 
     def said(self, found: Mapping[str, torch.Tensor]) -> str | None:
@@ -213,13 +249,14 @@ def _holds(
     case: Case,
     output: str,
     values: Mapping[str, Any] | None,
+    part: Part | None,
 ) -> bool:
     """Whether a change explains what the kernel gives on another case too, `values`; None: it cannot be called."""
     if values is None:
         return True
     inputs = contract.build(case)
     theirs = outputs_of(contract, run, inputs.exact, case, Run(alteration))
-    return theirs is not None and _Given(contract.expected(inputs), values, case, output).explained(theirs)
+    return theirs is not None and _Given(contract.expected(inputs), values, case, output).explained(theirs, part)
 
 
 def _refuted(
@@ -229,6 +266,7 @@ def _refuted(
     case: Case,
     output: str,
     values: Mapping[str, Any] | None,
+    part: Part | None,
 ) -> bool:
     """Whether a kernel is wrong on a plain case as well, and not as a change has it: where values are equal along an
     axis, many changes are one."""
@@ -236,7 +274,7 @@ def _refuted(
     expected = contract.expected(inputs)
     if values is None or expected[output] is None or _Given(expected, values, case, output).bad is None:
         return False
-    return not _holds(contract, run, alteration, case, output, values)
+    return not _holds(contract, run, alteration, case, output, values, part)
 
 
 def of_op(contract: Contract) -> Callable[..., Any] | None:
@@ -280,9 +318,24 @@ class _Given:
             bad = compare.compare(got[output], replace(self.right, drift=math.inf), case.torch_dtype).bad
             self.bad = None if bad is None else bad.cpu()
 
-    def explained(self, theirs: Mapping[str, torch.Tensor]) -> bool:
+    def part(self) -> Part | None:
+        """The part of the output that is wrong, most of it with numbers that say something; None where that is all of
+        the output, or several parts."""
+        if self.bad is None or not bool(self.bad.any()):
+            return None
+        wrong = self.got[self.output].cpu()[self.bad]
+        if not bool(wrong.isfinite().all()) or bool((wrong == wrong[0]).all()):
+            return None
+        for axis in range(self.bad.ndim):
+            by_slice = self.bad.movedim(axis, 0).flatten(1) if self.bad.ndim > 1 else self.bad[:, None]
+            at = by_slice.any(1).nonzero().flatten().tolist()
+            if len(at) < len(by_slice) and at[-1] - at[0] + 1 == len(at) and by_slice[at].double().mean() >= FILLED:
+                return Part(axis, at[0], at[-1])
+        return None
+
+    def explained(self, theirs: Mapping[str, torch.Tensor], part: Part | None = None) -> bool:
         """Whether a changed reference gives what the kernel does: this output where it is wrong and where it is right,
-        closer by far than the right answer, and the other outputs."""
+        closer by far than the right answer, and the other outputs. With `part`, this output is right elsewhere."""
         if self.right is None or self.bad is None or not self._closer(theirs, self.right, self.bad):
             return False
         for name, right in self.judged.items():
@@ -292,6 +345,10 @@ class _Given:
             if off is None:
                 return False
             bad = self.bad if name == self.output else torch.ones_like(off)
+            if name == self.output and part is not None:
+                if int(bad.sum()) > int(part.of(bad).sum()):
+                    return False
+                off, bad = part.of(off), part.of(bad)
             if off[bad].double().mean().item() > 1 - EXPLAINS or bool(off[~bad].any()):
                 return False
         return True

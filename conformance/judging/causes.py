@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import diagnosis, left_out, reading
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.executor import Manner
+from touchstone.conformance.judging.executor import Manner, Observed
 from touchstone.conformance.judging.judgement import Judgement
+from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
@@ -40,11 +42,16 @@ ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
 ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
+RACES = "races"  # the instrument, of those that backends offer, that looks for them
+RACE_MS = 3000  # for that in all failing calls of a kernel: in all of them once one is found
+RACE_WORK = 2e6  # work of a case above which they are looked for in another one
+RACE_CASES = 3  # of little work, that are tried in its place
 
 DRIFTS = (
     "other values in each call with the same inputs, each further from the first: it goes on from what the calls "
     "before it left, as in a workspace that is added to and not set to 0"
 )
+UNSTEADY = "other values in each call with the same inputs: "
 
 Wrong = dict[str, torch.Tensor]  # by output, which elements are wrong
 
@@ -60,6 +67,28 @@ def of_call(
 ) -> dict[str, str]:
     """The causes of what is wrong in one call, by output. `again`: the kernel may be called again."""
     wrong = {n: v.bad for n, v in verdicts.items() if v.bad is not None}
+    found = _of_other_calls(j, inputs, values, expected, wrong, blocks, again)
+    left = {n: bad for n, bad in wrong.items() if n not in found or found[n].startswith(UNSTEADY)}
+    known = j.subject.compared
+    if not left or not (again or (known["races"] and j.trial.kind is Kind.CASE)) or known["races, ms"] > RACE_MS:
+        return found
+    start = time.monotonic()
+    races = _of_races(j, inputs.case, left, blocks)
+    known["races"] += bool(races)
+    known["races, ms"] += round(1000 * (time.monotonic() - start))
+    return found | races
+
+
+def _of_other_calls(
+    j: Judgement,
+    inputs: Inputs,
+    values: Mapping[str, Any],
+    expected: Mapping[str, Expected | None],
+    wrong: Wrong,
+    blocks: tuple[int, ...],
+    again: bool,
+) -> dict[str, str]:
+    """The causes that plain calls show, by output: earlier ones, and where that may be, further ones."""
     number = j.subject.compared["calls"]
     found = _of_earlier_calls(j, inputs.case, values, wrong, expected if again else None)
     if not again or found.keys() == wrong.keys():
@@ -92,7 +121,7 @@ def of_call(
                     )
                     continue
                 drifts = _drifts(j, inputs, name, kept[name], [other[name] for other in seen], left[name], blocks)
-                found[name] = DRIFTS if drifts else f"other values in each call with the same inputs: {_unsteady(j)}"
+                found[name] = DRIFTS if drifts else f"{UNSTEADY}{_unsteady(j)}"
         elif worn:
             found[name] = worn
         elif is_right(j, inputs.case, name, after().get(name, math.nan), expected[name]):
@@ -111,6 +140,66 @@ def of_call(
         elif text := _of_places(j, inputs, name, kept[name], left[name], expected[name], blocks):
             found[name] = text
     return found
+
+
+def _of_races(j: Judgement, case: Case, wrong: Wrong, blocks: tuple[int, ...]) -> dict[str, str]:
+    """Of each wrong output whose values a race decides, what the instrument says that looks for races: in this case, or
+    where its work is much, in one of little work that is wrong too."""
+    for few in [case] if j.contract.work(case) <= RACE_WORK else _little_and_wrong(j, case, wrong):
+        inputs = j.contract.build(few, j.executor.device)
+        manner = Manner(probe.PATTERNS[0], blocks if few == case else ())
+        plain = _observed(j, inputs, manner)
+        for backend, orders in _watching_for_races(j, plain.launched):
+            seen = _observed(j, inputs, replace(manner, instrument=(backend, RACES)))
+            if seen.raised is None or not seen.raised.types[0].startswith("Race"):
+                continue
+            others = [_observed(j, inputs, replace(manner, instrument=(backend, order))) for order in orders]
+            where = wrong if few == case else dict.fromkeys(wrong)
+            decided = [name for name, bad in where.items() if _decided(plain, others, name, bad)]
+            if decided:
+                return dict.fromkeys(decided, f"a race: {seen.raised.said}")
+    return {}
+
+
+def _watching_for_races(j: Judgement, engines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """The backends that can watch these engines for races, once each, and their other instruments."""
+    left = set(engines)
+    for backend in registry.behind(j.subject.target) if left else ():
+        module: Any = registry.backend(backend)
+        names = module.instruments(j.subject.device) if getattr(module, "ENGINE", None) in left else ()
+        if RACES in names:
+            left.discard(module.ENGINE)
+            yield backend, [name for name in names if name != RACES]
+
+
+def _little_and_wrong(j: Judgement, case: Case, wrong: Wrong) -> list[Case]:
+    """The case of least work, of a few, in which one of some outputs is wrong; or none."""
+    for other in reading.of_little_work(j.contract, case)[:RACE_CASES]:
+        values, answers = on_case(j, other), j.contract.expected(j.contract.build(other), j.subject.compute)
+        if values and not all(is_right(j, other, name, values.get(name), answers[name]) for name in wrong):
+            return [other]
+    return []
+
+
+def _observed(j: Judgement, inputs: Inputs, manner: Manner) -> Observed:
+    """A further call, with the outputs apart from what later ones write."""
+    seen = j.again(debug=False).call(inputs.arguments, manner, inputs.placed)
+    if isinstance(seen.values, dict):
+        seen.values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in seen.values.items()}
+    return seen
+
+
+def _decided(plain: Observed, others: Sequence[Observed], name: str, bad: torch.Tensor | None) -> bool:
+    """Whether an output is another one in some other order of threads, where it is `bad` (None: anywhere); so it is
+    taken to be where it is NaN, or where no order can be asked for. A race that all orders survive is not why."""
+    got = plain.values.get(name) if isinstance(plain.values, dict) else None
+    if not isinstance(got, torch.Tensor):
+        return False
+    where = torch.ones(got.shape, dtype=torch.bool) if bad is None else bad
+    given = [seen.values.get(name) for seen in others if seen.returned and isinstance(seen.values, dict)]
+    if not given or bool(torch.isnan(got.cpu()[where.cpu()]).any()):
+        return True
+    return any(_differs(got, other, where, most=False) for other in given)
 
 
 def _counts_on_zeros(

@@ -168,6 +168,8 @@ def diagnose(
                     relation = INFINITE
                 if relation in (None, NAN):
                     relation = idle(name, verdict.bad) or relation
+                if relation == LOST and not is_right_plainly(contract, case, name, call):
+                    relation = None  # the other infinity is among what it leaves out
                 if numbers_for_nan(contract, case, name, got[name], right, verdict.bad, call):
                     relation = LOST
                 elif relation is None or VAGUE.match(relation) or relation in ONE_ANSWER:
@@ -207,9 +209,11 @@ def diagnose(
                 value, answer, allowed = aligned(
                     got[name], closest(got[name], right, case.torch_dtype), case.torch_dtype
                 )
-                statistics = own_statistics.of_parts(contract, case, name, value, answer, allowed, verdict.bad.cpu())
+                near = allowed + budget.EPS.get(got[name].dtype, 0.0) * value.abs()  # a wrong value is rounded as it is
+                statistics = own_statistics.of_parts(contract, case, name, value, answer, near, verdict.bad.cpu())
                 relation = statistics or "; ".join(filter(None, (relation, depends(name)))) or None
-            lines.append(f"{name}: {'; '.join([*parts, relation] if relation else parts)}")
+            said = "; ".join([*parts, relation] if relation else parts)
+            lines.append(f"{name}: {_OVERHANG.sub('', said) if left_out.TOLD.search(said) else said}")
             if not bool(verdict.bad.all()):
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
         elif name in causes:
@@ -232,6 +236,11 @@ def numbers_for_nan(
     bad = bad.cpu()
     if not most(torch.isnan(right.answer.cpu().expand(got.shape)[bad])) or not most(torch.isfinite(got.cpu()[bad])):
         return False
+    return is_right_plainly(contract, case, output, call)
+
+
+def is_right_plainly(contract: Contract, case: Case, output: str, call: reading.Call) -> bool:
+    """Whether an output is right with plain values, as far as that is tried."""
     for plain in reading.plainly(contract, case):
         values, expected = call(plain), contract.expected(contract.build(plain))[output]
         if values is not None and _is_wrong_in(contract, plain, output, values.get(output), expected):

@@ -5,6 +5,7 @@ One row of the output is looked at, and another one: a part of an operand is cha
 compared bit by bit, what the reference gives in float64.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.judging import reading
+from touchstone.conformance.judging import diagnosis, reading
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.budget import EPS, budget
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
@@ -23,15 +24,20 @@ SECONDS, OF_A_KERNEL = 2.5, 5.0  # for each output that is wrong, and all of tho
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
 COUNTS = (1, 4, 16, 64, 256, 1024)  # slices that are changed together, until the answer moves
 SHOWN = 3  # operands that are named
+ORDINALS = {2: "second", 3: "third"}
 SMALL_CASES = 3  # of little work, that are tried beside the plain one
 SAME = 1e-9  # of an answer, by which it may move where it does not depend on something
 TOLD = 4.0  # budgets, at least, by which it moves where it does
 FEW = 0.2  # of the wrong elements of a row, at least, whose answer does: what is dropped stays with half of all bits
 MOST = 0.5  # of the wrong elements of a row, at least, that move with what they must not depend on
+FAR = 8.0  # of an error, what explains it moves the answer by this part at least
+ALONE = 256  # slices of an axis that are changed one by one, at most, where there is time for that
+PERIODS = (2, 3, 4, 5, 8, 16, 32)  # every so many slices of an axis are changed together, where not
+HALVINGS = 4  # and halves of it, quarters, down to 16ths
 OUTER = 8.0  # budgets by which what a kernel gives has to move with what it must not depend on
 
 Calls = Callable[[Inputs], Mapping[str, Any] | None]
-Box = dict[str, slice]  # by operand axis, which slices
+Box = dict[str, slice | list[int]]  # by operand axis, which slices
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,17 @@ class Row:
 
     index: tuple[int, ...]
     mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Slices of an operand along one of its axes that count for a row, and those of them that are lost at its ends."""
+
+    name: str
+    letter: str
+    size: int
+    span: slice
+    lost: set[int]
 
 
 def of_output(contract: Contract, case: Case, output: str, device: Any, call: Calls, seconds: float) -> str | None:
@@ -109,16 +126,35 @@ class _Look:
         one, *others = [self._of_row(row) for row in self.rows]
         said = []
         for verb, is_so in (("changes", "does not depend"), ("does not change", "depends")):
-            found = [text for key, text in one.items() if key[0] == verb and all(key in other for other in others)]
-            if found:
-                shown = ", ".join(found[:SHOWN])
-                said.append(f"{verb} with {shown}, on which its answer {is_so}")
+            parts = [part for key, part in one.items() if key[0] == verb and all(key in other for other in others)]
+            if found := list(itertools.islice(filter(None, map(self._in_words, parts)), SHOWN)):
+                said.append(f"{verb} with {', '.join(found)}, on which its answer {is_so}")
+        if not said and not one and (found := list(itertools.islice(self._inside(), SHOWN))):
+            said.append(f"does not change with {', '.join(found)}, on which its answer depends")
         index = self.rows[0].index
         return f"{self.output}{list(index) if index else ''} {', and '.join(said)}" if said else None
 
-    def _of_row(self, row: Row) -> dict[tuple[str, str], str]:
+    def _in_words(self, part: str | Part) -> str | None:
+        """What is said of the first row; None where that is not why it is wrong."""
+        if isinstance(part, str):
+            return part
+        row, lost = self.rows[0], self._elsewhere(self.rows[0], part)
+        return _of_some(part, sorted(lost)) if lost and self._is_enough(row, part, lost) else None
+
+    def _inside(self) -> Iterator[str]:
+        """What no row depends on between the ends of an axis."""
+        one, *others = self.rows
+        for name in filter(self._is_float, self._operands()):
+            for part in self._summed(name, one):
+                lost = self._elsewhere(one, part)
+                if not lost or any(self._is_lost(row, part, sorted(lost)) is False for row in others):
+                    continue
+                if self._is_enough(one, part, lost):
+                    yield _of_some(part, sorted(lost))
+
+    def _of_row(self, row: Row) -> dict[tuple[str, str], str | Part]:
         """By whether a row depends on it and must not, or the other way round, and by operand: on what of that."""
-        found: dict[tuple[str, str], str] = {}
+        found: dict[tuple[str, str], str | Part] = {}
         for name in self._operands():
             for verb, part in self._of_operand(name, row):
                 found.setdefault((verb, name), part)
@@ -141,7 +177,7 @@ class _Look:
     def _is_float(self, name: str) -> bool:
         return self.contract.operand_dtype(name, self.case).is_floating_point
 
-    def _of_operand(self, name: str, row: Row) -> Iterator[tuple[str, str]]:
+    def _of_operand(self, name: str, row: Row) -> Iterator[tuple[str, str | Part]]:
         """What a row depends on of an operand, and must not, or must and does not."""
         exact = self.plain.exact[name]
         assert exact is not None
@@ -168,19 +204,90 @@ class _Look:
         if self._stays(row, name, {}):
             yield "does not change", name
             return
+        for part in self._summed(name, row):
+            if lost := self._at_ends(row, part):
+                yield "does not change", replace(part, lost=lost)
+
+    def _summed(self, name: str, row: Row) -> Iterator[Part]:
+        """What counts for a row of the axes of an operand that the output has not."""
+        exact = self.plain.exact[name]
+        assert exact is not None
         outer = self.contract.output_axes(self.output, self.case).split()
-        for letter in shape:
-            stays, low, high = partial(self._stays_in, row, name, letter), box[letter].start, box[letter].stop
-            if letter in outer or high - low < 2:
-                continue
-            last = self._telling(row, name, letter, [(high - n, high) for n in COUNTS if n < high - low])
-            if last is not None and stays(*last):
-                start = _least(low, last[0], partial(_from, stays, high))
-                yield "does not change", _of(name, letter, start, high)
-            first = self._telling(row, name, letter, [(low, low + n) for n in COUNTS if n < high - low])
-            if first is not None and stays(*first):
-                stop = _least(first[1] + 1, high, partial(_not_to, stays, low)) - 1
-                yield "does not change", _of(name, letter, low, stop)
+        for letter, size in zip(self.contract.operand_axes(name, self.case).split(), exact.shape, strict=True):
+            span = self._span(row, name, letter, size) if letter not in outer else slice(0, 0)
+            if span.stop - span.start > 1:
+                yield Part(name, letter, size, span, set())
+
+    def _at_ends(self, row: Row, part: Part) -> set[int]:
+        """The slices at both ends of an axis without influence."""
+        name, letter, low, high, found = part.name, part.letter, part.span.start, part.span.stop, set[int]()
+        stays = partial(self._stays_in, row, name, letter)
+        last = self._telling(row, name, letter, [(high - n, high) for n in COUNTS if n < high - low])
+        if last is not None and stays(*last):
+            found.update(range(_least(low, last[0], partial(_from, stays, high)), high))
+        first = self._telling(row, name, letter, [(low, low + n) for n in COUNTS if n < high - low])
+        if first is not None and stays(*first):
+            found.update(range(low, _least(first[1] + 1, high, partial(_not_to, stays, low)) - 1))
+        return found
+
+    def _elsewhere(self, row: Row, part: Part) -> set[int]:
+        """The slices without influence: those at the ends, and of the others one by one, else some at equal distances
+        and parts of the axis. Those with which the answer hardly moves are taken with a run of others, or a period."""
+        rest = [at for at in range(part.span.start, part.span.stop) if at not in part.lost]
+        start = time.monotonic()
+        self._is_lost(row, part, rest[:1])
+        took = time.monotonic() - start
+        if len(rest) > ALONE or took * len(rest) > self.end - time.monotonic():
+            return part.lost.union(*self._some(row, part, rest))
+        told = {at: self._is_lost(row, part, [at]) for at in rest}
+        found = part.lost | {at for at, so in told.items() if so}
+        if not found or time.monotonic() > self.end:
+            return found
+        unknown = [at for at, so in told.items() if so is None]
+        without = {at for at in unknown if self._answer_stays(row, part.name, {part.letter: [at]})}
+        return _filled(found, without | {at for at, so in told.items() if so is False}, part.span)
+
+    def _some(self, row: Row, part: Part, rest: list[int]) -> list[list[int]]:
+        """Of some slices those at equal distances, or in one part, that have no influence together."""
+        apart = [[rest[first::period] for first in range(period)] for period in PERIODS if len(rest) >= 2 * period]
+        cuts = [[len(rest) * n // 2**times for n in range(2**times + 1)] for times in range(1, HALVINGS + 1)]
+        pieces = [[rest[start:stop] for start, stop in itertools.pairwise(ends)] for ends in cuts]
+        for some in [*apart, *pieces]:
+            if found := [each for each in some if self._is_lost(row, part, each)]:
+                return found
+        return []
+
+    def _is_lost(self, row: Row, part: Part, some: list[int]) -> bool | None:
+        """Whether a row does not depend on some slices; None where its answer hardly does, or time is up."""
+        box: Box = {part.letter: some}
+        if time.monotonic() > self.end or not some or not self._answer_moves(row, part.name, box):
+            return None
+        return self._stays(row, part.name, box)
+
+    def _is_enough(self, row: Row, part: Part, lost: set[int]) -> bool:
+        """Whether a row's answer moves by as much as it is wrong by, or a good part of that, without some slices or
+        with others in their place: else these are not why."""
+        here = self.answer[row.mask]
+        error = (self.got.double()[row.mask] - here).norm()
+        answers = [self._answer(part.name, {part.letter: sorted(lost)}), self._without(part.letter, lost)]
+        moved = [(answer[row.mask] - here).norm() for answer in answers if answer is not None]
+        return not moved or any(not bool(FAR * by < error) for by in moved)
+
+    def _without(self, letter: str, lost: set[int]) -> torch.Tensor | None:
+        """The answer for operands without some slices; None where the op cannot be asked for that."""
+        exact = {**self.plain.exact}
+        for name, value in self.plain.exact.items():
+            letters = self.contract.operand_axes(name, self.case).split()
+            if value is not None and letter in letters:
+                axis = letters.index(letter) - len(letters)
+                left = [at for at in range(value.shape[axis]) if at not in lost]
+                exact[name] = value.index_select(axis, torch.tensor(left, dtype=torch.int64))
+        try:
+            params = self.plain.params
+            found = self.contract.expect(exact, params, dtype=self.case.torch_dtype, compute=None)[self.output]
+            return None if found is None else found.answer.expand(self.got.shape)
+        except Exception:  # sizes that do not go together
+            return None
 
     def _telling(self, row: Row, name: str, letter: str, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
         """The first of some slices of an operand, by their ends, with which the answer of a row moves."""
@@ -310,6 +417,34 @@ def _not_to(test: Callable[[int, int], bool], start: int, stop: int) -> bool:
 def _of(name: str, letter: str, start: int, stop: int) -> str:
     """Slices of an operand, in words."""
     return f"{letter} {start}{f'..{stop - 1}' if stop - start > 1 else ''} of {name}"
+
+
+def _of_some(part: Part, some: list[int]) -> str:
+    """Some slices of an operand, in words."""
+    name, letter = part.name, part.letter
+    if some[-1] - some[0] == len(some) - 1:
+        return _of(name, letter, some[0], some[-1] + 1)
+    steps = {b - a for a, b in itertools.pairwise(some)}
+    if len(steps) == 1 and len(some) > 2:
+        (step,) = steps
+        every = ORDINALS.get(step, f"{step}th")
+        listed = ", ".join(map(str, some[:3]))
+        return f"{letter} {listed}, ... (every {every} from {some[0]}, {len(some)} of {part.size}) of {name}"
+    mask = torch.zeros(part.size, dtype=torch.bool)
+    mask[some] = True
+    return f"{diagnosis.region(mask, [letter])} of {name}"
+
+
+def _filled(lost: set[int], kept: set[int], span: slice) -> set[int]:
+    """The slices that are lost, with those that are not `kept` either and lie in one run with them, or one period."""
+    run = set(range(min(lost), max(lost) + 1))
+    if not kept & run:
+        return run
+    for period in range(2, (span.stop - span.start) // 3 + 1):
+        places = {at % period for at in lost}
+        if not any(at % period in places for at in kept):
+            return {at for at in range(span.start, span.stop) if at % period in places}
+    return lost
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

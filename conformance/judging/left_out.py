@@ -5,6 +5,7 @@ others of other sizes too: on one size many rules leave out the same.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,9 @@ SHARES = (2, 3, 4, 8, 16, 32, 64, 108, 132)  # programs that a number of rows is
 OTHERS = 8  # cases of other sizes on which a rule is tried
 MORE = (1, 2, 6, 13)  # rows or columns, in others
 MOST = 2**20  # elements of an output beyond which none is
+TOLD = re.compile(
+    r"\b(?:programs take tiles|the grid has|the bounds are|is held against the bound|is shared out among)\b"
+)
 
 
 Shape = tuple[int, int]  # rows and columns, of a matrix or of a tile
@@ -94,7 +98,9 @@ def _rules(rows: str, cols: str) -> Iterator[Rule]:
     for tiles in itertools.product(TILES, TILES):
         for group, (along, letter) in itertools.product(GROUPS, enumerate((rows, cols))):
             text = f"programs take tiles in groups along {letter}, and the last is not cut to the tiles that are left"
-            yield Rule(text, f"{group} tiles of {tiles[0]} x {tiles[1]}", partial(_grouped, tiles, group, along))
+            of = f"{group} tiles of {tiles[0]} x {tiles[1]}"
+            yield Rule(text, of, partial(_grouped, tiles, group, along))
+            yield Rule(text, f"up to {of}", partial(_grouped, tiles, group, along, at_most_all=True))
 
 
 def _bounded(by: int, index: Indices, shape: Shape) -> torch.Tensor:
@@ -126,9 +132,12 @@ def _other_element(tile: int, index: Indices, shape: Shape) -> torch.Tensor:
     return (row // tile * tile + col % tile < rows) & (col // tile * tile + row % tile < cols)
 
 
-def _grouped(tiles: Shape, group: int, along: int, index: Indices, shape: Shape) -> torch.Tensor:
+def _grouped(
+    tiles: Shape, group: int, along: int, index: Indices, shape: Shape, at_most_all: bool = False
+) -> torch.Tensor:
     """What programs write whose number p in a group is tile p % group of it along one axis, p // group of the other."""
     count = [-(-size // tile) for size, tile in zip(shape, tiles, strict=True)]
+    group = min(group, max(count[along], 1)) if at_most_all else group
     program = torch.arange(count[0] * count[1])
     in_group = group * count[1 - along]
     at = [program % in_group // group] * 2

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from touchstone.conformance.judging import left_out
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.returned import quoted
@@ -16,7 +17,12 @@ FAMILY = re.compile(r"(?:float32|float16|bfloat16)-[^-]+-(\w+)")  # of values, i
 CALL = re.compile(r"^call \d+ of \d+[^:]*: ")  # of a trial of many calls
 MUTANT = re.compile(r"\(mutant (\w+)\)")
 DTYPE = re.compile(r"\b(?:float32|float16|bfloat16)\b")
-WHY = re.compile(r"equals the reference, but |\bas if |\bwrong wherever ")  # of a diagnosis that names a cause
+WHY = (  # of a diagnosis that names a cause, the more telling before the others
+    re.compile(
+        r"equals the reference, but |\bas if |\bwrong wherever |\ba race: |\bis as with a |" + left_out.TOLD.pattern
+    ),
+    re.compile(r"\bon which its answer "),
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Group:
 
     @property
     def example(self) -> Finding:
-        first = next((found for found in self.findings if WHY.search(found.diagnosis or "")), self.findings[0])
+        first = min(self.findings, key=_told)
         named = _mutants(first)
         fewer = [found for found in self.findings if set() < _mutants(found) < named]
         return min(fewer, key=lambda found: len(_mutants(found)), default=first)
@@ -56,6 +62,11 @@ class Group:
         families = dict.fromkeys(match[1] for case in others if (match := FAMILY.match(case)))
         counts = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.items())
         return f", and {len(others)} more findings: {counts}" + (f" ({', '.join(families)})" if families else "")
+
+
+def _told(finding: Finding) -> int:
+    """How little a diagnosis tells of the cause."""
+    return next((rank for rank, why in enumerate(WHY) if why.search(finding.diagnosis or "")), len(WHY))
 
 
 def _mutants(finding: Finding) -> set[str]:

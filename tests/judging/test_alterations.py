@@ -602,6 +602,26 @@ def test_what_is_masked_is_not():
     assert torch.equal(found[first_row], X.masked_fill(first(X > 0.3, 0), -1.0))
 
 
+def test_rows_of_a_packed_list_that_are_longer_or_begin_with_a_word():
+    """Of a list with a number for each element of an operand, and some more."""
+    x, packed = torch.ones(3, 5, dtype=F64), torch.arange(20, dtype=F64)
+    found, _ = tried(lambda x, packed: x * packed[:15].reshape(x.shape), {"x": x, "packed": packed})
+    text = "`packed[:15]` were with "
+    longer = found[text + "rows of 8, not of 5"]
+    assert longer.int().tolist() == [[0, 1, 2, 3, 4], [8, 9, 10, 11, 12], [16, 17, 18, 19, 19]]
+    words = found[text + "each row of 5 counted from the start of the 8 in which it begins"]
+    assert words.int().tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [8, 9, 10, 11, 12]]
+    assert {words for words in found if "rows of" in words} == {
+        f"{text}rows of {n}, not of 5" for n in (8, 16, 32, 64, 128)
+    }
+    for reference in (
+        lambda x, packed: x * packed[5:].reshape(x.shape),
+        lambda x, packed: x * packed[:10].sum(),
+        lambda x, packed: packed[None, :15][0].reshape(x.shape) * x,
+    ):
+        assert not any("rows of" in words for words in tried(reference, {"x": x, "packed": packed})[0])
+
+
 def test_an_index_that_is_left_out_of_all_axes_but_two():
     x, y = (torch.linspace(low, 3, 24, dtype=F64).reshape(2, 3, 2, 2) for low in (-1, 1))
     found, _ = tried(lambda x, y: x * y, {"x": x, "y": y[:1]})
@@ -683,6 +703,49 @@ def test_base_2_in_every_place_at_once():
     assert "all exponentials and logarithms were to base 2" not in tried(lambda x: x.exp(), {"x": X})[0]
 
 
+def test_factors_of_the_arguments_of_exponentials():
+    """Of all of one name, and of those of each place."""
+
+    def reference(x, y):
+        return x.exp() + y.exp() - torch.tanh(x) + x.square()
+
+    contract, plain, _ = plainly(reference, {"x": X, "y": Y})
+    numbers = {number.shown: number for number in alterations.of_arguments(plain)}
+    assert [*numbers] == ["each `exp`", "`x.exp()`", "`y.exp()`", "`torch.tanh(x)`"]
+    expected = {
+        "each `exp`": (2 * X).exp() + (2 * Y).exp() - X.tanh(),
+        "`y.exp()`": X.exp() + (2 * Y).exp() - X.tanh(),
+        "`torch.tanh(x)`": X.exp() + Y.exp() - (2 * X).tanh(),
+    }
+    for shown, value in expected.items():
+        run = Run(numbers[shown].alteration(2.0))
+        found = outputs_of(contract, reference, {"x": X, "y": Y}, SimpleNamespace(param={}), run)
+        assert same(found["0"], value + X.square())
+    assert not numbers["`y.exp()`"].may_be(1.0) and numbers["`y.exp()`"].may_be(1.5)
+
+
+def test_the_numbers_that_are_near_a_fitted_one():
+    """Those that go by a name come first; how often a term is added is told as it is."""
+    number = alterations.Number("3 * x", 3.0, "here", ())
+    told = [a.text for a in number.alterations(3 * 1.2535)]
+    assert told[:3] == [
+        "`3 * x` were with 3.7599 in the place of 3, 1.2533 times as large: sqrt(pi/2) (here)",
+        "`3 * x` were with 4 in the place of 3 (here)",
+        "`3 * x` were with 3.8 in the place of 3 (here)",
+    ]
+    assert len(told) == 1 + len(alterations.DIGITS)
+    factor = alterations.Number("`x.exp()`", 1.0, "here", (), of_argument=True)
+    told = [a.text for a in factor.alterations(0.99951)]
+    bases = ["1.4427: log2 e", "0.69315: ln 2"]
+    assert told[:4] == [
+        f"the argument of `x.exp()` were multiplied by {by} (here)"
+        for by in (*bases, "0.99952: 1.442 in the place of log2 e", "0.9995")  # 1 is no other factor
+    ]
+    assert [a.text for a in factor.alterations(None)] == told[:2]
+    term = alterations.Number("x + y", 1.0, "here", (), "y")
+    assert {a.text for a in term.alterations(math.pi)} == {"`y` of `x + y` were added 3 times, not once (here)"}
+
+
 def test_reductions_of_one_line_change_together():
     found, _ = tried(lambda x, y: x.mean(-1) + y.mean(-1), {"x": X, "y": Y})
     assert same(found["each `mean` of a line were divided by 3 - 1"], (X.sum(1) + Y.sum(1)) / 2)
@@ -725,6 +788,37 @@ def test_a_softmax_and_its_logarithm_by_running_sums_change_together():
     hidden = torch.cat([torch.full((2, 16), -math.inf, dtype=F64), x], 1)
     found, _ = tried(lambda x: torch.softmax(x, -1) + 0 * torch.logsumexp(x, -1, keepdim=True), {"x": hidden})
     assert bool(found[text.format("neither the sums nor what they weigh are")].isfinite().all())
+
+
+@pytest.mark.parametrize(("powers", "logs"), [("e", "to base 2"), ("2", "natural")])
+def test_splits_that_are_merged_in_two_bases(powers, logs):
+    """Of 32: what a kernel gives that takes powers of one base of logarithms to another; some splits are hidden."""
+    x = torch.randn(3, 70, dtype=F64, generator=torch.Generator().manual_seed(0))
+    x[0, :32] = x[1] = -math.inf
+    power, log = (torch.exp, torch.log2) if powers == "e" else (torch.exp2, torch.log)
+
+    def reference(x):
+        p = torch.softmax(x, -1).masked_fill((x == -math.inf).all(-1, keepdim=True), 0.0)
+        return torch.cat([p, torch.logsumexp(x, -1, keepdim=True)], -1)
+
+    parts = [part.exp() for part in x.split(32, 1)]
+    sums = [part.sum(1, keepdim=True) for part in parts]
+    most = torch.cat([log(total) for total in sums], 1).amax(1, keepdim=True).nan_to_num(neginf=0.0)
+    weights = [power(log(total) - most) for total in sums]
+    whole = sum(weights)
+    p = torch.cat(
+        [part / total.clamp_min(1e-300) * weight for part, total, weight in zip(parts, sums, weights, strict=True)], 1
+    )
+    lse = (most * math.log(2) if powers == "e" else most) + whole.log()
+    kind = {"to base 2": "logarithms to base 2", "natural": "natural logarithms"}[logs]
+    text = "the softmax were merged of splits of {} by weights that are powers of {} of {} of their sums"
+    found, plain = tried(reference, {"x": x})
+    theirs = found[text.format(32, powers, kind)]
+    assert torch.allclose(theirs, torch.cat([p / whole.clamp_min(1e-300), lse], 1), rtol=1e-12, atol=0)
+    assert not same(theirs[0], plain[0]) and same(theirs[1], plain[1])
+    assert text.format(64, powers, kind) in found and text.format(128, powers, kind) not in found
+    alone, _ = tried(lambda x: torch.softmax(x, -1), {"x": x})
+    assert not any("were merged" in words for words in alone)
 
 
 def twice_over(x):
@@ -798,6 +892,16 @@ def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
     assert not any(words.startswith(("`x` were `y[:1]`", "`y[:1]` were `x`")) for words in found)
 
 
+def _of_axes(*outputs, operands=()):
+    """A contract of outputs and operands with such axes."""
+    return SimpleNamespace(
+        outputs=range(len(outputs)),
+        operands=range(len(operands)),
+        output_axes=lambda at, case: outputs[at],
+        operand_axes=lambda at, case: operands[at],
+    )
+
+
 @pytest.mark.parametrize(
     "param",
     [
@@ -810,23 +914,44 @@ def test_a_tensor_takes_the_place_of_one_of_its_shape_alone():
 )
 def test_no_random_words_are_asked_for(param):
     case = SimpleNamespace(param=param, size={"cols": 4})
-    assert list(of_words(SimpleNamespace(outputs=["y"], output_axes=lambda *_: "cols"), case)) == []
+    assert list(of_words(_of_axes("cols"), case)) == []
 
 
 def test_rows_after_which_random_words_begin_again():
     """Axes of an output that are longer than one, and tiles."""
     case = SimpleNamespace(param=dict(p=0.5, seed=1, offset=2), size={"rows": 1, "cols": 6, "K": 7, "trailing": (3, 4)})
-    contract = SimpleNamespace(outputs=["y"], output_axes=lambda *_: "rows cols trailing")
-    begun = [a for a in of_words(contract, case) if "began again" in a.text]
+    begun = [a for a in of_words(_of_axes("rows cols trailing"), case) if "began again" in a.text]
     ends = [a.text.partition("with each ")[2] for a in begun]
     assert ends == [*(f"tile of {2**k}" for k in range(1, 13)), "row of 6 (cols)"]
     plain = operations.words_of(12, 1, 2)
     assert begun[-1].words(np.arange(12), 1, 2).tolist() == [*plain[:6], *plain[:6]]
 
 
+def test_rows_of_random_words_that_are_longer():
+    """Up to a multiple of a tile, or a power of two: those of any operand too, and of any rank."""
+    case = SimpleNamespace(
+        param=dict(p=0.5, seed=1, offset=2), size={"rows": 4, "Sk": 13, "D": 20, "E": 13, "trailing": (3, 5)}
+    )
+    contract = _of_axes("rows D", "", operands=("rows Sk", "...", "E"))
+    found = {a.text: a.words for a in of_words(contract, case) if "counted with rows" in a.text}
+    lengths = {
+        "D of 20": (24, 32, 64, 128),
+        "Sk or E of 13": (16, 32, 64, 128),
+        "a last axis of 5": (8, 16, 32, 64, 128),
+    }
+    text = "the index into the random words were counted with rows of"
+    assert [*found] == [f"{text} {padded} ({row})" for row, every in lengths.items() for padded in every]
+    of_32, plain = found[f"{text} 32 (Sk or E of 13)"], operations.words_of(96, 1, 2)
+    assert of_32(np.arange(39), 1, 2).tolist() == [*plain[:13], *plain[32:45], *plain[64:77]]
+    with pytest.raises(LookupError):
+        of_32(np.arange(alterations.MOST_WORDS), 1, 2)
+    case.size["trailing"] = ()
+    assert not any("a last axis" in a.text for a in of_words(contract, case))
+
+
 def test_words_of_other_counters_and_keys():
     case = SimpleNamespace(param=dict(p=0.5, seed=1, offset=2), size={})
-    found = {a.text: a.words for a in of_words(SimpleNamespace(outputs=[]), case) if "the random words were" in a.text}
+    found = {a.text: a.words for a in of_words(_of_axes(), case) if "the random words were" in a.text}
     index, seed, offset = np.arange(8), 2**33 + 1, 2**34 + 5
     of = lambda at, *key: operations.words_of(64, *key)[at].tolist()  # noqa: E731
     expected = {

@@ -2,6 +2,7 @@
 output refute it."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +92,60 @@ def test_a_step_of_a_norm(statistic, text):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (lambda row, col: col < 24, " in cols 0..23"),
+        (lambda row, col: row == 2, " in rows 2"),
+        (lambda row, col: row < 9, ""),
+        (lambda row, col: col % 2 == 0, None),  # several parts
+        (lambda row, col: (col < 24) & (col % 3 == 0), None),
+    ],
+)
+def test_a_change_of_a_part_of_the_output(wrong, text):
+    """An element that the one before is kept for: the last tile is right."""
+
+    def fn(x, residual, weight, *, eps=1e-6):
+        h = x + residual
+        rows, cols = (torch.arange(size) for size in x.shape)
+        return torch.where(wrong(rows[:, None], cols), x, h) * torch.rsqrt(mean_of(h) + eps) * weight, h
+
+    told = said("add_rms_norm", fn, rows=5, cols=33)
+    line = r"as if `x \* torch\.rsqrt\(.* \+ eps\)` were taken of `x`, not of `x \+ residual` \(.*:\d+\)"
+    assert told is None if text is None else re.fullmatch(line + text, told)
+
+
+def test_a_part_of_an_output_is_the_same_with_other_values():
+    calls = []
+
+    def fn(first):
+        def of(x, residual, weight, *, eps=1e-6):
+            calls.append(x)
+            h = x + residual
+            part = torch.arange(x.shape[1]) < (24 if len(calls) == 1 else first)
+            return torch.where(part, x, h) * torch.rsqrt(mean_of(h) + eps) * weight, h
+
+        calls.clear()
+        return of
+
+    assert said("add_rms_norm", fn(24), rows=5, cols=33).endswith(" in cols 0..23")
+    assert said("add_rms_norm", fn(25), rows=5, cols=33) is None
+    assert said("add_rms_norm", fn(23), rows=5, cols=33) is None
+
+
+@pytest.mark.parametrize("number", [0.0, 7.0, math.nan, math.inf])
+def test_one_number_in_a_part_of_an_output_tells_nothing(number):
+    """The change that gives it everywhere is one of many."""
+    case = plain_case(registry.contract("add_rms_norm"), "float32", "normal", size=dict(rows=5, cols=33))
+    contract = registry.contract("add_rms_norm")
+    expected = contract.expected(contract.build(case))
+    got = {name: right.answer.float() for name, right in expected.items()}
+    got["y"][:, :24] = number
+    assert altered._Given(expected, got, case, "y").part() is None
+    got["y"][0, 0] = 3.0
+    assert (altered._Given(expected, got, case, "y").part() is None) == (not math.isfinite(number))
+
+
+@pytest.mark.parametrize(
     ("kept", "text"),
     [
         (lambda i: i % 128 < 96, "were without the last 32 of each 128 of 300"),
@@ -118,6 +173,32 @@ def test_a_softmax_and_its_lse_of_some_elements(count, text):
     for output in ("y", "lse"):
         told = said("online_softmax", fn, output, rows=5, cols=40)
         assert told is None if text is None else f"each `softmax` and `logsumexp` of a line were {text}" in told
+
+
+@pytest.mark.parametrize(
+    ("split", "base", "text"),
+    [
+        (32, 2.0, "of splits of 32 by weights that are powers of e of logarithms to base 2 of their sums"),
+        (64, 2.0, "of splits of 64 by weights that are powers of e of logarithms to base 2 of their sums"),
+        (32, 10.0, None),
+        (20, 2.0, None),
+    ],
+)
+def test_a_softmax_that_is_merged_of_splits_in_two_bases(split, base, text):
+    """In one output as in the other."""
+
+    def fn(x):
+        parts = x.double().split(split, 1)
+        logs = torch.cat([part.logsumexp(1, keepdim=True) for part in parts], 1) / math.log(base)
+        most = logs.amax(1, keepdim=True)
+        weights = (logs - most).exp()
+        total = weights.sum(1, keepdim=True)
+        y = torch.cat([p.softmax(1) * w[:, None] for p, w in zip(parts, weights.T, strict=True)], 1) / total
+        return y.float(), (most * math.log(base) + total.log())[:, 0].float()
+
+    for output in ("y", "lse"):
+        told = said("online_softmax", fn, output, rows=5, cols=140)
+        assert told is None if text is None else told == f"as if the softmax were merged {text}"
 
 
 def test_a_softmax_of_an_empty_sum():
@@ -193,6 +274,8 @@ def test_an_element_that_is_overwritten_before_it_is_read():
         (lambda e, cols: 4 * e, "the first of four of the counter e"),
         (lambda e, cols: e // 4 * 4, "for each four elements the first of theirs"),
         (lambda e, cols: e + 1, "those of the next element"),
+        (lambda e, cols: e // cols * 64 + e % cols, "were counted with rows of 64 (cols of 40)"),
+        (lambda e, cols: e // cols * 50 + e % cols, None),
         (lambda e, cols: e % 100, None),
     ],
 )
@@ -966,6 +1049,58 @@ def test_another_number_is_fitted(fn, text):
     assert found is None if text is None else text in found and "; or" not in found
 
 
+def test_a_number_is_named_by_how_many_times_as_large_it_is():
+    fn = gelu(0.044715 * math.sqrt(math.pi / 2))
+    found = said("activation", fn, params={"activation": "gelu_tanh"}, of="number", rows=5, cols=33)
+    assert "were with 0.056042 in the place of 0.044715, 1.2533 times as large: sqrt(pi/2) (" in found
+    found = said("activation", gelu(0.056), params={"activation": "gelu_tanh"}, of="number", rows=5, cols=33)
+    assert "were with 0.056 in the place of 0.044715 (" in found
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [
+        (1.442 / math.log2(math.e), "each `sigmoid` were multiplied by 0.99952: 1.442 in the place of log2 e ("),
+        (math.log(2), "each `sigmoid` were multiplied by 0.69315: ln 2 ("),
+        (1.3, "each `sigmoid` were multiplied by 1.3 ("),
+    ],
+)
+def test_a_factor_of_the_argument_of_all_exponentials(by, text):
+    """In both outputs, of two lines of the reference."""
+
+    def fn(gate, up, dy, *, activation):
+        s, n = torch.sigmoid(by * gate), torch.sigmoid(-by * gate)
+        return dy * up * s * (1 + gate * n), dy * gate * s
+
+    for output in ("dgate", "dup"):
+        told = said("glu_backward", fn, output, params={"activation": "silu"}, of="number", rows=5, cols=33)
+        assert told.startswith(f"as if the argument of {text}reference/_activations.py:") and "; or" not in told
+
+
+@pytest.mark.parametrize(
+    ("sigmoid", "text"),
+    [
+        (lambda x: torch.sigmoid(0.98 * x), "the argument of `torch.sigmoid(x)` were multiplied by 0.98 ("),
+        (lambda x: torch.sigmoid(x + 0.02), None),
+        (lambda x: torch.sigmoid(x) * 1.001, None),
+        (lambda x: torch.sigmoid(torch.where(x > 0, 0.98, 1.02) * x), None),
+    ],
+)
+def test_a_factor_of_the_argument_of_one_exponential(sigmoid, text):
+    def fn(x, bias, *, activation="gelu"):
+        x = x if bias is None else x + bias
+        return sigmoid(x)
+
+    told = said("activation", fn, params={"activation": "sigmoid"}, of="number", rows=5, cols=33)
+    assert told is None if text is None else text in told
+
+
+def test_a_number_that_stands_in_the_reference_is_told_before_a_factor_of_an_argument():
+    fn = lambda x, bias, **params: (x + bias) * torch.sigmoid(1.6 * (x + bias))  # noqa: E731
+    told = said("activation", fn, params={"activation": "quick_gelu"}, of="number", rows=5, cols=33)
+    assert "were with 1.6 in the place of 1.702 (" in told and "argument" not in told
+
+
 def test_a_term_that_is_added_several_times():
     def mlp(times):
         def fn(x, w1, b1, w2, b2, *, activation):
@@ -1024,6 +1159,24 @@ def test_a_change_that_agrees_where_a_dropout_drops_nothing_is_refuted_with_anot
     told = {fn: said("dropout_bitmask_backward", fn, "dx", params={"p": 0.0}) for fn in (drawn_anew, never_dropped)}
     assert told[drawn_anew] is None
     assert "everywhere" in told[never_dropped]
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (lambda row, col, cols: row * cols // 32 * 32 + col, "each row of 9 counted from the start of the 32 in which"),
+        (lambda row, col, cols: row * cols // 5 * 5 + col, None),
+    ],
+)
+def test_bits_of_rows_that_begin_with_a_word(index, text):
+    def fn(dy, bits, *, p=0.5):
+        row, col = np.indices((dy.numel() // dy.shape[-1], dy.shape[-1]))
+        at = torch.from_numpy(index(row, col, dy.shape[-1]))
+        kept = bits.long()[at // 32] >> at % 32 & 1 == 1
+        return torch.where(kept.reshape(dy.shape), dy / (1 - p), 0.0)
+
+    told = said("dropout_bitmask_backward", fn, "dx", params={"p": 0.5}, trailing=(20, 9), words=6)
+    assert told is None if text is None else text in told
 
 
 @pytest.mark.parametrize(("beyond", "readings"), [(torch.nan, 1), (1.0, 2)])

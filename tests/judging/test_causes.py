@@ -1,6 +1,7 @@
 """Why values are wrong, where other calls tell: of kernels that keep something, that read beside an operand, that are
 wrong now and then; each question by itself."""
 
+import contextlib
 import itertools
 import math
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from touchstone import check
+from touchstone import backends, check
 from touchstone.conformance.discovery import importing, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import causes, diagnosis
@@ -664,6 +665,99 @@ def test_other_values_in_each_call_are_told_and_why():
         assert causes._unsteady(judgement(softmax, case_of(), **about)) == "a race, or memory that nothing wrote"
 
 
+class RaceCondition(Exception):
+    pass
+
+
+def racing(monkeypatch, decides=lambda way, y: 2 * y if way is None else 3 * y, engine="emulator", found=True):
+    """A kernel in which the order of threads decides values, on an engine that can look for races; and under which
+    instruments it was called, in which sizes."""
+    way, seen = [None], []
+
+    @contextlib.contextmanager
+    def instrument(name):
+        way[0] = name
+        yield
+        way[0] = None
+
+    offered = {name: lambda name=name: instrument(name) for name in ("reverse", "races")}
+    backend = SimpleNamespace(ENGINE="emulator", instruments=lambda device: offered)
+    monkeypatch.setattr(registry, "behind", lambda target: ("slate", "chalk"))
+    monkeypatch.setattr(registry, "backend", lambda name: backend)
+
+    def fn(x):
+        with backends.running(engine=engine):
+            seen.append((way[0], tuple(x.shape)))
+            if way[0] == "races" and found:
+                raise RaceCondition("k (k.cu:7): tile[0]: thread 1 reads it, thread 0 writes it at k.cu:4")
+            return decides(way[0], softmax(x))
+
+    return fn, seen
+
+
+RACE = "a race: k (k.cu:7): tile[0]: thread 1 reads it, thread 0 writes it at k.cu:4"
+
+
+@pytest.mark.parametrize(
+    ("decides", "so"),
+    [
+        (lambda way, y: 2 * y if way is None else 3 * y, True),
+        (lambda way, y: 2 * y, False),  # whatever the order
+        (lambda way, y: NAN * y, True),  # which no order tells
+        (lambda way, y: 2 * y if way is None else 1 / 0, True),  # no other order gives values
+    ],
+)
+def test_a_race_that_decides_wrong_values_is_named(monkeypatch, decides, so):
+    fn, seen = racing(monkeypatch, decides)
+    told = caused(fn, case_of(rows=4, cols=9))
+    assert (told.get("y") == RACE) == so
+    assert [way for way, _ in seen if way] == ["races", "reverse"]  # of two languages on one engine, the first
+
+
+@pytest.mark.parametrize("more", [dict(found=False), dict(engine="interpreter")])
+def test_a_kernel_without_races_gets_none(monkeypatch, more):
+    fn, seen = racing(monkeypatch, **more)
+    assert caused(fn, case_of(rows=4, cols=9)) == {}
+    assert [way for way, _ in seen if way] == (["races"] if "found" in more else [])
+
+
+def test_a_race_takes_the_place_of_a_guess_alone(monkeypatch):
+    fn, _ = racing(monkeypatch, lambda way, y: y * (1 + torch.rand(y.shape)))
+    assert caused(fn, case_of(rows=4, cols=9))["y"] == RACE
+    fn, seen = racing(monkeypatch, lambda way, y: y)
+    told = caused(numbered(lambda y, n: 2 * y if n == 1 else y, fn), case_of())["y"]
+    assert told.startswith("right in further calls") and not [way for way, _ in seen if way]
+
+
+def test_races_are_looked_for_in_a_little_case_where_the_work_is_much(monkeypatch):
+    monkeypatch.setattr(causes, "RACE_WORK", 100)
+    fn, seen = racing(monkeypatch)
+    case = case_of(rows=40, cols=90)
+    assert caused(fn, case)["y"] == RACE
+    (shape,) = {shape for way, shape in seen if way == "races"}
+    assert shape != (40, 90)
+    fn, seen = racing(monkeypatch, lambda way, y: 2 * y if y.shape == (40, 90) else y)
+    assert caused(fn, case) == {} and not [way for way, _ in seen if way]  # none of little work is wrong
+
+
+def test_races_are_looked_for_in_later_calls_once_one_is_found(monkeypatch):
+    fn, _ = racing(monkeypatch)
+    case = case_of(rows=4, cols=9)
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    values = j.call(inputs.arguments).values
+    expected = j.contract.expected(inputs)
+    verdicts = {"y": compare.compare(values["y"], expected["y"], torch.float32)}
+
+    def told(again):
+        return causes.of_call(j, inputs, values, expected, verdicts, (), again)
+
+    assert told(again=False) == {}
+    assert told(again=True) == told(again=False) == {"y": RACE}
+    j.subject.compared["races, ms"] = causes.RACE_MS + 1
+    assert told(again=False) == told(again=True) == {}
+
+
 def test_an_operand_that_the_kernel_has_written_and_reads_again():
     def told(factor):
         def fn(x):
@@ -831,7 +925,7 @@ def test_where_no_further_call_can_be_made_what_is_found_is_given():
         values = {"y": 2 * expected["y"].answer.float()}
         verdicts = {"y": compare.compare(values["y"], expected["y"], torch.float32)}
         assert causes.of_call(j, inputs, values, expected, verdicts, (), again=again) == {}
-        assert len(made) == again
+        assert len(made) == 2 * again  # one for races
 
 
 def test_a_call_that_is_wrong_alone_is_looked_for_on_a_cheap_case(monkeypatch):

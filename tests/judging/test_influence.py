@@ -1,6 +1,7 @@
 """On what the wrong elements of an output are said to depend, or not to; and where nothing is said."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,107 @@ def test_an_output_of_one_axis():
 
     told = said("layer_norm_backward", fn, "dweight", rows=9, cols=5)
     assert told == "dweight does not change with rows 7..8 of x, rows 7..8 of dy, on which its answer depends"
+
+
+def without(*dropped, off=0.0):
+    """A log-sum-exp of rows that has none of the columns `dropped`, and is off by something."""
+
+    def fn(x):
+        kept = torch.ones(x.shape[-1], dtype=torch.bool)
+        kept[torch.arange(x.shape[-1])[torch.tensor(dropped)]] = False
+        return torch.softmax(x, -1), torch.logsumexp(x[:, kept], -1) + off
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("dropped", "text"),
+    [
+        (range(4, 60, 5), "cols 4, 9, 14, ... (every 5th from 4, 12 of 60)"),
+        (range(1, 60, 2), "cols 1, 3, 5, ... (every second from 1, 30 of 60)"),
+        (range(40, 60), "cols 40..59"),
+        ([0, 1, 2, 58, 59], "cols 0..2, 58..59 (5 of 60)"),
+        ([0, 1, 20, 21, 40, 41], "cols 0..1, 20..21, 40..41 (6 of 60)"),
+        (range(20, 26), "cols 20..25"),  # though both ends count
+        (range(2, 58, 5), "cols 2, 7, 12, ... (every 5th from 2, 12 of 60)"),
+    ],
+)
+def test_all_columns_that_are_left_out_are_named(dropped, text):
+    told = said("online_softmax", without(*dropped), "lse", rows=3, cols=60)
+    assert told == f"lse[0] does not change with {text} of x, on which its answer depends"
+
+
+@pytest.mark.parametrize(
+    ("dropped", "text"),
+    [
+        (range(4, 60, 5), "cols 4, 9, 14, ... (every 5th from 4, 12 of 60)"),
+        (range(3, 60, 4), "cols 3, 7, 11, ... (every 4th from 3, 15 of 60)"),
+        (range(30, 45), "cols 30..44"),
+        ([1, 2, 30], None),  # neither a part nor at equal distances
+    ],
+)
+def test_some_columns_at_once_where_there_are_many(monkeypatch, dropped, text):
+    monkeypatch.setattr(influence, "ALONE", 0)
+    told = said("online_softmax", without(*dropped), "lse", rows=3, cols=60)
+    assert told == (text and f"lse[0] does not change with {text} of x, on which its answer depends")
+
+
+@pytest.mark.parametrize(("off", "so"), [(0.0, True), (20.0, False)])
+def test_what_moves_the_answer_by_far_less_than_it_is_off_is_no_cause(off, so):
+    told = said("online_softmax", without(59, off=off), "lse", rows=3, cols=60)
+    assert (told is not None) == so
+
+
+def look_at(fn, end=math.inf, **size):
+    """A kernel's log-sum-exp of rows under the glass."""
+    contract = registry.contract("online_softmax")
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=size)
+    return influence._Look(
+        contract, case, "lse", "cpu", lambda inputs: contract.by_name(contract.call(fn, inputs.arguments)), end
+    )
+
+
+@pytest.mark.parametrize(("stays", "lost"), [(True, {0, 2}), (False, {0, 1, 2})])
+def test_a_slice_on_which_the_answer_does_not_depend_is_not_lost(monkeypatch, stays, lost):
+    """One with which it hardly moves can be."""
+    look = look_at(without(0, 2), rows=3, cols=4)
+    told = {0: True, 1: None, 2: True, 3: False}
+    monkeypatch.setattr(look, "_is_lost", lambda row, part, some: told[some[0]])
+    monkeypatch.setattr(look, "_answer_stays", lambda row, name, box: stays)
+    assert look._elsewhere(look.rows[0], influence.Part("x", "cols", 4, slice(0, 4), set())) == lost
+
+
+def test_an_answer_that_cannot_be_had_without_some_slices():
+    """Where numbers of another operand point to them, say."""
+    contract = registry.contract("rope")
+    size = dict(B=1, Hq=2, Hkv=2, S=5, D=8, half=4, P=9)
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=size)
+    look = influence._Look(contract, case, "q_turned", "cpu", lambda inputs: None, 0.0)
+    look.got = torch.zeros(1, 2, 5, 8)
+    assert look._without("P", set(range(9))) is None
+    whole = look._without("B", set())
+    assert torch.equal(whole, contract.expected(look.plain)["q_turned"].answer)
+
+
+def test_slices_of_which_nothing_is_known_are_taken_with_a_run_or_a_period():
+    span = slice(0, 20)
+    assert influence._filled({4, 6}, {3, 7}, span) == {4, 5, 6}
+    assert influence._filled({1, 11}, {2, 3, 4, 5, 7, 8, 9, 10, 12}, span) == {1, 6, 11, 16}
+    assert influence._filled({1, 11}, set(range(20)) - {1, 11}, span) == {1, 11}
+
+
+def test_columns_are_not_said_to_be_lost_when_time_is_up(monkeypatch):
+    """None of those that were not tried."""
+    look = look_at(without(0, 59), rows=3, cols=60)
+    row, told = look.rows[0], look._is_lost
+    part = influence.Part("x", "cols", 60, slice(0, 60), {0, 59})
+
+    def until_5(row, part, some):
+        look.end = 0.0 if some == [5] else look.end
+        return told(row, part, some)
+
+    monkeypatch.setattr(look, "_is_lost", until_5)
+    assert look._elsewhere(row, part) == {0, 59}
 
 
 def test_where_nothing_is_said(monkeypatch):

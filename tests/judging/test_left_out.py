@@ -17,11 +17,12 @@ def tiles(size, tile):
     return -(-size // tile)
 
 
-def grouped(high, wide, group, along=0, cut=False):
+def grouped(high, wide, most, along=0, cut=False, at_most_all=False):
     """The elements that a product's programs write, which take the tiles in groups along an axis."""
 
     def written(m, n):
         counts, taken = (tiles(m, high), tiles(n, wide)), torch.zeros(m, n, dtype=torch.bool)
+        group = min(most, counts[along]) if at_most_all else most
         for program in range(counts[0] * counts[1]):
             first = program // (group * counts[1 - along]) * group
             size = min(group, counts[along] - first) if cut else group
@@ -139,6 +140,18 @@ GROUPS = "programs take tiles in groups along {}, and the last is not cut to the
 def test_the_rule_by_which_elements_are_left_out(written, text):
     found = said(written, sizes=(70, 40) if text and text.startswith("M is held") else (41, 70))
     assert found == text if text is None else found.startswith(text)
+
+
+@pytest.mark.parametrize("along", [0, 1])
+def test_groups_of_at_most_as_many_tiles_as_there_are(along, monkeypatch):
+    """With fewer tiles than a group has nothing is left out, which refutes groups of always so many."""
+    plain = next(iter(MATMUL.values))
+    sizes = [((31, 100), (100, 31))[along], (100, 90), (90, 100)]
+    others = [plain_case(MATMUL, "float32", plain, size=dict(M=m, N=n, K=9)) for m, n in sizes]
+    monkeypatch.setattr(left_out, "_of_other_sizes", lambda *given: others)
+    rule = GROUPS.format("MN"[along])
+    assert said(grouped(16, 16, 4, along, at_most_all=True), sizes=(70, 70)) == f"{rule} (up to 4 tiles of 16 x 16)"
+    assert said(grouped(16, 16, 4, along), sizes=(70, 70)) == f"{rule} (4 tiles of 16 x 16)"
 
 
 def test_other_sizes_have_to_bear_it_out():

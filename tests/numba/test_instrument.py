@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from touchstone.backends import emulator
 from touchstone.backends.emulator import numba as emulated
 
 if emulated.why_not():
@@ -266,3 +267,25 @@ def test_the_key_of_a_kept_kernel_covers_all_files(monkeypatch, tmp_path):
         file.write_text(text + "\n")
         assert cache._compilers.__wrapped__() != before, file.name
         file.write_text(text)
+
+
+@cuda.jit
+def _branches(x, y):
+    if cuda.threadIdx.x == 0:
+        if x[0] > 2:
+            y[0] = x[0]
+        elif x[0] < 0:
+            y[0] = x[1] + float32(1)
+        else:
+            y[0] = x[1] * float32(3)
+
+
+def test_a_store_that_branches_share_has_their_lines(monkeypatch):
+    """LLVM makes one of the three, of line 0."""
+    monkeypatch.setattr(cache, "load", lambda key: None)
+    x, y = np.ones(2, np.float32), np.zeros(1, np.float32)
+    with emulator.writers() as writers:
+        launch(_branches, 1, 32, (x, y), 0)
+        told = writers.of(y.ctypes.data)
+    first = _branches.py_func.__code__.co_firstlineno + 4
+    assert told.endswith(f"line {first}, {first + 2} or {first + 4} of test_instrument.py")

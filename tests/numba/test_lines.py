@@ -10,7 +10,7 @@ from touchstone.backends import numba
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
 
-from touchstone.backends.emulator.numba.lines import Lines, Sites
+from touchstone.backends.emulator.numba.lines import Lines, Merged, Sites
 
 OWN = os.path.dirname(importlib.util.find_spec("numba_cuda").origin)
 TEXT = f"""
@@ -50,6 +50,41 @@ def test_an_instruction_is_of_the_innermost_line_of_the_users():
     lines = Lines(TEXT)
     for _ in range(2):
         assert {number: lines.of(number) for number in PLACES} == PLACES
+
+
+BRANCHES = """
+define void @other() {
+  br label %left
+left:                                             ; preds = %0
+  br label %meet, !dbg !13
+}
+define void @k(i1 %c, float %x, ptr %p) {
+  br i1 %c, label %left, label %right, !dbg !3
+left:                                             ; preds = %0
+  %y = fadd float %x, 1.0, !dbg !8
+  br label %meet, !dbg !77
+right:                                            ; preds = %0
+  br label %meet, !dbg !3
+"a meet":                                         ; preds = %right, %0
+  ret void
+meet:                                             ; preds = %right, %left
+  br label %last
+last:                                             ; preds = %meet
+  ret void
+two:                                              ; preds = %right, %last
+  ret void
+}
+"""
+
+
+def test_a_store_of_several_branches_is_of_their_last_lines():
+    merged = Merged(BRANCHES + TEXT, Lines(TEXT))
+    place = ("/a/b/k.py", 0)
+    assert merged.of(2, "meet", place) == ("/a/b/k.py:7 or 8", 0)
+    assert merged.of(2, '"a meet"', place) == ("/a/b/k.py", 7)  # both ends are one line
+    assert merged.of(2, "meet", ("/c/device.py", 0)) == ("/c/device.py", 0)  # a line of another file says nothing
+    for block in ("left", "last", "two", "nowhere"):  # one branch, or an end without a line
+        assert merged.of(2, block, place) == place
 
 
 def test_places_have_numbers_that_the_engine_is_told():

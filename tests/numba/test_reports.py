@@ -22,7 +22,7 @@ THREAD = "block (1, 2, 3), thread (4, 5, 6)"
 @pytest.fixture(autouse=True)
 def _sites(monkeypatch):
     sites = lines.Sites()
-    sites.places = [("unknown", 0), ("/users/a.py", 7), (f"/users/{LONG}", 9)]
+    sites.places = [("unknown", 0), ("/users/a.py", 7), (f"/users/{LONG}", 9), ("/users/a.py:7 or 8", 0)]
     monkeypatch.setattr(lines, "sites", sites)
 
 
@@ -38,13 +38,15 @@ def error(kind, text=b"", exceptions=None, classes=None, pc=1, **fields):
 
 
 def test_a_place_is_a_line_of_python():
-    assert findings.place_of(1) == ("a.py", 7) and findings.place_of(3) == ("linked code", 0)
+    assert findings.place_of(1) == ("a.py", 7) and findings.place_of(4) == ("linked code", 0)
     told, report = error(8, b"assertion failed")
     assert str(told) == f"k (a.py:7): {THREAD}: assertion failed" and type(told) is errors.KernelError
     assert (report.here.pc, report.here.file, report.here.line) == (0, b"a.py", 7)
     assert (report.there.pc, report.there.file, report.there.line) == (0, LONG[-199:].encode(), 9)
     _, report = error(8, b"assertion failed", pc=0)
     assert (report.here.file, report.here.line) == (b"", 0)
+    assert str(error(8, b"assertion failed", pc=3)[0]) == f"k (a.py:7 or 8): {THREAD}: assertion failed"
+    assert str(error(8, b"assertion failed", pc=4)[0]) == f"k (linked code): {THREAD}: assertion failed"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,13 @@ def place_of(pc: int) -> tuple[str, int]:
     return os.path.basename(file), line
 
 
-findings.front_ends[PATH] = lambda pc: "{}:{}".format(*place_of(pc))
+def name_of(pc: int) -> str:
+    """ "file:line" of a number in a report; "file:7 or 9" of one of two, and the file alone where no line is known."""
+    file, line = place_of(pc)
+    return f"{file}:{line}" if line else file
+
+
+findings.front_ends[PATH] = name_of
 
 
 def error(
@@ -33,6 +39,8 @@ def error(
     for place in (report.here, report.there):
         if place.pc:
             file, line = place_of(place.pc)
+            if not line:  # `name_of` is asked
+                continue
             place.pc, place.file, place.line = 0, file.encode()[-199:], line
     if report.kind == 8 and report.text.startswith(b"exception "):
         code = int(report.text.split()[1])

@@ -8,13 +8,12 @@ import re
 
 from touchstone.backends.emulator.numba.errors import UnsupportedCode
 from touchstone.backends.emulator.numba.irtext import DECLARED, NAME, size_of, type_at_start
-from touchstone.backends.emulator.numba.lines import SITE, Lines
+from touchstone.backends.emulator.numba.lines import BLOCK, DBG, SITE, Lines, Merged
 
 _NESTED = r"[^()]*"
 for _ in range(4):
     _NESTED = rf"(?:[^()]|\({_NESTED}\))*"
 _POINTER = rf"{NAME}|(?:getelementptr|inttoptr)\b[^()]*\({_NESTED}\)|null|undef|poison"
-_DBG = re.compile(r"!dbg !(\d+)")
 # An instruction that reads or writes memory; one of the patterns below must take it apart.
 _ACCESS = re.compile(
     rf"^  (?:(?:{NAME}) = )?(?:(?:load|store|atomicrmw|cmpxchg) |(?:\w+ )?call .*@llvm\.mem(?:cpy|move|set)\b)"
@@ -56,6 +55,8 @@ class _Instrumented:
         self.places: list[tuple[str, int]] = []
         self._first = first
         self._lines = Lines(text)
+        self._merged = Merged(text, self._lines)
+        self._function, self._block, self._begun = 0, "", False  # where it is; whether the block has had a line
         self._declared = set(DECLARED.findall(text))
         self._out: list[str] = []
         self._local: set[str] = set()  # of the function
@@ -70,6 +71,9 @@ class _Instrumented:
         """A line of the module, and before it the calls that it needs."""
         if line.startswith("define"):
             self._local.clear()
+            self._function, self._block, self._begun = self._function + 1, "", False
+        elif block := BLOCK.match(line):
+            self._block, self._begun = block[1], False
         elif line.startswith("  "):
             for pattern, method in _INSTRUCTIONS:
                 if found := pattern.match(line):
@@ -81,12 +85,20 @@ class _Instrumented:
                     raise UnsupportedCode(f"an access to memory that the emulator cannot check: {line.strip()}")
             if str(SITE) in line:
                 line = line.replace(str(SITE), self._site(line))
+            self._begun = self._begun or self._has_line(line)
         self._out.append(line)
+
+    def _has_line(self, line: str) -> bool:
+        found = DBG.search(line)
+        return found is not None and self._lines.of(found[1])[1] > 0
 
     def _site(self, line: str) -> str:
         """The number of the place that a line comes from, as an operand."""
-        found = _DBG.search(line)
-        self.places.append(self._lines.of(found[1]) if found else ("line unknown", 0))
+        found = DBG.search(line)
+        place = self._lines.of(found[1]) if found else ("line unknown", 0)
+        if found and not place[1] and not self._begun and _STORE.match(line):
+            place = self._merged.of(self._function, self._block, place)
+        self.places.append(place)
         return f"ptrtoint (ptr getelementptr (i8, ptr @{self._first}, i64 {len(self.places) - 1}) to i64)"
 
     def _needs_no_check(self, pointer: str) -> bool:
@@ -116,7 +128,7 @@ class _Instrumented:
 
     def _access(self, line: str, found: re.Match[str], verb: str, kind: str) -> bool:
         pointer, align, flag = found[4], int(found[5]), bool(found[1] or found[2])  # atomic or volatile
-        if self._needs_no_check(pointer) or (_CELL.fullmatch(pointer) and not _DBG.search(line)):
+        if self._needs_no_check(pointer) or (_CELL.fullmatch(pointer) and not DBG.search(line)):
             return False
         size, site = size_of(kind), self._site(line)
         if flag:

@@ -8,6 +8,8 @@ import re
 from typing import Any
 
 SITE = 6073470532629640704  # stands for the number of a line until that is known
+BLOCK = re.compile(r'^("[^"]*"|[\w.$-]+):(?:.*; preds = (.*))?$')
+DBG = re.compile(r"!dbg !(\d+)")
 
 
 class _Site(ctypes.Structure):
@@ -86,3 +88,44 @@ class Lines:
                 place = first or place
             self._places[number] = place
         return self._places[number]
+
+
+class Merged:
+    """Of stores at the ends of several branches, which LLVM has made one where these meet, under line 0: the lines at
+    the ends of those."""
+
+    def __init__(self, text: str, lines: Lines) -> None:
+        self._text, self._lines = text, lines
+
+    @functools.cached_property
+    def _blocks(self) -> dict[tuple[int, str], tuple[list[str], list[str]]]:
+        """By function and name, which blocks come before a block, and its locations."""
+        found: dict[tuple[int, str], tuple[list[str], list[str]]] = {}
+        function, here = 0, ([""], [""])
+        for line in self._text.splitlines():
+            if line.startswith("define"):
+                function += 1
+                here = found[function, ""] = [], []
+            elif block := BLOCK.match(line):
+                here = found[function, block[1]] = [name.strip()[1:] for name in (block[2] or "").split(",")], []
+            elif location := DBG.search(line):
+                here[1].append(location[1])
+        return found
+
+    def of(self, function: int, block: str, place: tuple[str, int]) -> tuple[str, int]:
+        """A place without a line in a block, with the lines of the branches that end there: all in its own file, else
+        it stays as it is."""
+        before = self._blocks.get((function, block), ([], []))[0]
+        ends = [self._end(function, name) for name in before]
+        if len(ends) < 2 or any(end is None or end[0] != place[0] or not end[1] for end in ends):
+            return place
+        numbers = sorted({end[1] for end in ends if end is not None})
+        if len(numbers) == 1:
+            return place[0], numbers[0]
+        return f"{place[0]}:{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}", 0
+
+    def _end(self, function: int, block: str) -> tuple[str, int] | None:
+        """The place of the last instruction of a block that has one; an unnamed first block comes as a number."""
+        known = self._blocks.get((function, block)) or self._blocks.get((function, ""), ([], []))
+        places = map(self._lines.of, reversed(known[1]))
+        return next((place for place in places if place[1]), None)
