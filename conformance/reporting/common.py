@@ -29,7 +29,6 @@ class Trait:
 
     text: str
     passing: int
-    within: tuple[Case, ...] = ()  # the passing cases, of a bound
     far: bool = False  # a size far beyond all of those that pass, of which one case tells
     relation: bool = False  # of two sizes
     among: int = 0  # of sizes alone, and of so many like it
@@ -65,10 +64,8 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
         if alone := _alone(_telling(wrong, within, among=len(shared))):
             return f"{every} have {word}, and none of {len(within)} with it that pass: {alone}"
     if found and found[0].passing <= SHARE * len(right):
-        first, few = found[0], f"{found[0].passing} of {len(right)} that pass"
-        if first.within and (alone := _alone(_telling(wrong, first.within))):
-            return f"{every}, and none of {len(right)} that pass, have both: {first.text}; {alone}"
-        return f"{every}, but only {few}: {first.text}"
+        few = f"{found[0].passing} of {len(right)} that pass"
+        return f"{every}, but only {few}: {found[0].text}"
     return None
 
 
@@ -119,7 +116,8 @@ def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int | None = N
             chance = 1 / (choices if among is None or trait.sizes is None else min(choices, of_sizes))
         return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
 
-    return sorted((trait for trait in _traits(wrong, right) if tells(trait)), key=lambda trait: trait.passing)
+    found = [trait for trait in _traits(wrong, right) if tells(trait)]
+    return sorted(found, key=lambda trait: (bool(trait.among and trait.passing), trait.passing))
 
 
 def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
@@ -144,8 +142,7 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             usual = usual or (not beyond and (largest == 2 or largest <= 0 < least))
             far = least >= FAR * largest > 0
             text = f"{name} from {least} on{up_to}"
-            within = tuple(case for case, size in zip(right, known, strict=True) if size[name] >= least)
-            yield Trait(text, len(beyond), within, far, among=0 if usual else bounds, sizes=count)
+            yield Trait(text, len(beyond), far, among=0 if usual else bounds, sizes=count)
         if len(below) < len(known):
             count = len({case.sizes for case, size in every if size[name] <= most})
             from_on = "" if below else f" (right from {smallest} on)"
@@ -154,9 +151,7 @@ def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
                 or (not below and most < 0 <= smallest)
                 or any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
             )
-            within = tuple(case for case, size in zip(right, known, strict=True) if size[name] <= most)
-            text = f"{name} up to {most}{from_on}"
-            yield Trait(text, len(below), within, among=0 if usual else bounds, sizes=count)
+            yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds, sizes=count)
         odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
         alone = [d for d in odd if not any(size[name] % d for size in known)]
         if alone:

@@ -73,6 +73,19 @@ def test_the_example_is_the_first_whose_diagnosis_names_a_cause():
         assert f"in {causes[0].case}, and 3 more findings: 2 float32" in group.text()
     (group,) = grouped([where, none])
     assert group.example is where
+    told = [  # the more telling first
+        as_if,
+        wrong(
+            "float32-5x3-normal", "y: wrong: everything; right as the first call of the file, and wrong after others"
+        ),
+        wrong(
+            "float32-7x3-normal", "y: wrong: everything; y[0] changes with rows 1 of x, on which its answer does not"
+        ),
+        where,
+    ]
+    for count in range(1, len(told)):
+        (group,) = grouped(reversed(told[-count - 1 :]))
+        assert group.example is told[-count - 1]
     both = wrong(
         "float32-3x33-normal", "equals the reference, but it is (mutant negated); or it is not (mutant shifted)"
     )
