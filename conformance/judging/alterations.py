@@ -612,7 +612,11 @@ def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]
     sides = ast.parse(shown, mode="eval").body
     if isinstance(sides, ast.BinOp):
         term = ast.unparse(node.left if isinstance(node.left, ast.Constant) else node.right)  # `1 + x` adds 1 to x
-        yield f"with `{term}` added to `{ast.unparse(sides.left)}`, before `{ast.unparse(sides.right)}`", _term_first
+        first, then = sides.left, sides.right
+        names = {name.id for name in ast.walk(first) if isinstance(name, ast.Name)}
+        if not isinstance(factors.args[1], torch.Tensor) and names <= operation.run.params.keys():
+            first, then = then, first  # `2 * x` is a product of x and 2
+        yield f"with `{term}` added to `{ast.unparse(first)}`, before `{ast.unparse(then)}`", _term_first
 
 
 def _term_first(operation: Operation) -> Any:

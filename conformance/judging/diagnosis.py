@@ -925,10 +925,10 @@ def short_sums(
         if roundings <= SEVERAL:
             text = (
                 f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
-                f"longest sums a running one would be off by more"
+                f"longest sums a running one that is rounded after each term would be off by more"
             )
             if dtype is torch.bfloat16:
-                text += ", but for one in float16"
+                text += ", though not one in float16"
     size = sum(torch.as_tensor(condition) for _, condition in answer.parts)
     share = (
         torch.as_tensor(size).expand(got.shape)[verdict.worst] / answer.answer.expand(got.shape)[verdict.worst].abs()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from touchstone.conformance.judging.judgement import PASSED, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
-from touchstone.conformance.reporting.groups import grouped
+from touchstone.conformance.reporting.groups import MUTANT, grouped
 from touchstone.conformance.spec.contract import Case, From
 
 FAILING, PASSING = 2, 4  # fewest cases of which something is said
@@ -18,7 +18,7 @@ CHANCE_OF_ANY = 0.015  # the same of any of the other things looked at
 SHARE = 0.5  # of the cases that pass, which may have it too
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
-TILES = (16, 32, 64, 128, 256, 512, 1024)
+TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 HALF = "a dtype of 16 bits"
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 
@@ -44,24 +44,26 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
     for group in grouped(failures):
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
-        if text := in_common(wrong, right):
+        named = MUTANT.search(group.example.diagnosis or "") is not None
+        if text := in_common(wrong, right, relations=not named):
             group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
 
 
-def in_common(wrong: Sequence[Case], right: Sequence[Case]) -> str | None:
+def in_common(wrong: Sequence[Case], right: Sequence[Case], relations: bool = True) -> str | None:
     """What all of the cases `wrong` have and none of those `right`, else none of those that have one other thing in
-    common with them, else what few of them have; None: nothing, or it could well be chance."""
+    common with them, else what few of them have; None: nothing, or it could well be chance. `relations` of sizes are
+    often chance, and are left out where the cause is known."""
     if all(case.filled for case in wrong):
         right = [case for case in right if case.filled]  # where nothing can be wrong
     if not wrong or len(right) < PASSING:
         return None
     every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
-    found = _telling(wrong, right)
+    found = _telling(wrong, right, relations)
     if alone := _alone(found):
         return f"{every}, and none of {len(right)} that pass: {alone}"
     shared = _shared(wrong, right)
     for word, within in shared:
-        if alone := _alone(_telling(wrong, within, among=len(shared))):
+        if alone := _alone(_telling(wrong, within, relations, among=len(shared))):
             return f"{every} have {word}, and none of {len(within)} with it that pass: {alone}"
     if found and found[0].passing <= SHARE * len(right):
         few = f"{found[0].passing} of {len(right)} that pass"
@@ -89,7 +91,7 @@ def _common(cases: Sequence[Case]) -> list[str]:
     return [text for text in words if text != HALF or f"dtype {cases[0].dtype}" not in words]
 
 
-def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int | None = None) -> list[Trait]:
+def _telling(wrong: Sequence[Case], right: Sequence[Case], relations: bool, among: int | None = None) -> list[Trait]:
     """What all of the cases `wrong` have and few of those `right`, by how many these are. Of one of `among` such
     comparisons, each with some of the passing cases, it could well be chance: there a size far beyond the others tells
     nothing by itself, nor do cases of one size more than one."""
@@ -116,7 +118,7 @@ def _telling(wrong: Sequence[Case], right: Sequence[Case], among: int | None = N
             chance = 1 / (choices if among is None or trait.sizes is None else min(choices, of_sizes))
         return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
 
-    found = [trait for trait in _traits(wrong, right) if tells(trait)]
+    found = [trait for trait in _traits(wrong, right) if (relations or not trait.relation) and tells(trait)]
     return sorted(found, key=lambda trait: (bool(trait.among and trait.passing), trait.passing))
 
 

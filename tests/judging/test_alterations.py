@@ -657,8 +657,9 @@ def test_a_factor_that_one_term_gets_and_a_term_that_comes_before_it():
     found, _ = tried(lambda x, y: x.square() * (x + y), {"x": X, "y": Y})
     words = "`x.square() * (x + y)` were with `y` alone multiplied, not all of `x + y`"
     assert same(found[words], X + Y * X.square())
-    found, _ = tried(lambda x, y: x * 3.0 + y, {"x": X, "y": Y})
-    assert same(found["`x * 3.0 + y` were with `y` added to `x`, before `3.0`"], (X + Y) * 3)
+    for shown, reference in (("x * 3.0 + y", lambda x, y: x * 3.0 + y), ("3.0 * x + y", lambda x, y: 3.0 * x + y)):
+        found, _ = tried(reference, {"x": X, "y": Y})
+        assert same(found[f"`{shown}` were with `y` added to `x`, before `3.0`"], (X + Y) * 3)
     found, _ = tried(lambda x, y: 2.0 + x * y, {"x": X, "y": Y})
     assert same(found["`2.0 + x * y` were with `2.0` added to `x`, before `y`"], (X + 2) * Y)
     found, _ = tried(lambda x, y: x / y - y.square(), {"x": X, "y": Y})

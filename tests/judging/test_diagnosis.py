@@ -1078,9 +1078,9 @@ def test_sums_that_are_short():
     assert hint(3.0, longer=lambda: (far, expected)) == plain.format("bfloat16")
     partial_sums = hint(3.0, longer=lambda: (near, expected))
     assert partial_sums.startswith("no further off than a few partial sums, or an intermediate, stored in bfloat16")
-    assert partial_sums.endswith("would be off by more, but for one in float16")
+    assert partial_sums.endswith("would be off by more, though not one in float16")
     half = answer.half()
-    assert hint(0.5, "float16", lambda: (half, expected)).endswith("a running one would be off by more")
+    assert hint(0.5, "float16", lambda: (half, expected)).endswith("after each term would be off by more")
     small = replace(expected, answer=answer / 10)
     assert hint(3.0, of=small).endswith("times its size, which cancel") and "cancel" not in hint(3.0)
 

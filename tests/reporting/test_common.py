@@ -203,6 +203,14 @@ def test_a_size_that_is_twice_another():
     )
 
 
+def test_relations_of_sizes_are_left_out_where_the_cause_is_known():
+    cases = [case(*size) for size in [(5, 10), (12, 24), (32, 64), (1, 5), (3, 24), (5, 1), (17, 24), (64, 5), (5, 64)]]
+    wrong = [c for c in cases if c.size["cols"] != 2 * c.size["rows"]]
+    right = [c for c in cases if c not in wrong] + [case(48, 96), case(7, 14)]
+    assert "cols other than 2 rows" in common.in_common(wrong, right)
+    assert "other than" not in (common.in_common(wrong, right, relations=False) or "")
+
+
 def test_groups_of_heads():
     contract = registry.contract("attention")
     sizes = [
