@@ -42,7 +42,7 @@ def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothi
     losses = empty_losses(logits)
     if rows:
         operands = (logits, losses, V, *logits.stride(), *_targets(target), ignore_index)
-        size = threads(V, each=16 * 2 // logits.element_size(), most=512) or 32
+        size = threads(V, each=2 * (16 // logits.element_size()), most=512) or 32
         _online.launch(
             "cross_entropy_online", blocks(rows), size, *operands, label_smoothing, z_loss, dtype=logits.dtype
         )

@@ -40,7 +40,7 @@ def vectorised(
     dlogits = empty_gradient(logits)
     if dlogits.numel():
         operands = _operands(logits, target, lse, dloss, dlogits, reduction, ignore_index)
-        size = threads(V, each=16 * 2 // logits.element_size(), most=512)
+        size = threads(V, each=2 * (16 // logits.element_size()), most=512)
         _vectorised.launch(
             "cross_entropy_backward_vectorised",
             blocks(rows),
