@@ -68,6 +68,7 @@ VAGUE = re.compile(
     rf"each row is |{ANOTHER}|the answer's values in another order|0 where the answer|all |"
     r".* x the answer$|the answer \S+$"
 )
+NOT_ELSEWHERE = "though not in all cases that pass"  # of a mutant that is wrong there
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
@@ -492,7 +493,8 @@ def not_refuted(
     few = 1 if wrong.is_floating_point() else 2
     if wrong.unique().numel() <= few or _is_nan(got, verdict):
         return []
-    return [mutant for mutant in mutants if not mutant.generic]
+    own = [mutant for mutant in mutants if not mutant.generic]
+    return [replace(mutant, about=f"{mutant.about}, {NOT_ELSEWHERE}") for mutant in own]
 
 
 def _apart_from(case: Case, passed: Sequence[Case]) -> list[Case]:

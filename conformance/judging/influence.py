@@ -268,9 +268,9 @@ class _Look:
         """Whether a row's answer moves by as much as it is wrong by, or a good part of that, without some slices or
         with others in their place: else these are not why."""
         here = self.answer[row.mask]
-        error = (self.got.double()[row.mask] - here).norm()
+        error = _length(self.got.double()[row.mask] - here)
         answers = [self._answer(part.name, {part.letter: sorted(lost)}), self._without(part.letter, lost)]
-        moved = [(answer[row.mask] - here).norm() for answer in answers if answer is not None]
+        moved = [_length(answer[row.mask] - here) for answer in answers if answer is not None]
         return not moved or any(not bool(FAR * by < error) for by in moved)
 
     def _without(self, letter: str, lost: set[int]) -> torch.Tensor | None:
@@ -417,6 +417,10 @@ def _not_to(test: Callable[[int, int], bool], start: int, stop: int) -> bool:
 def _of(name: str, letter: str, start: int, stop: int) -> str:
     """Slices of an operand, in words."""
     return f"{letter} {start}{f'..{stop - 1}' if stop - start > 1 else ''} of {name}"
+
+
+def _length(x: torch.Tensor) -> torch.Tensor:
+    return x.square().sum().sqrt()
 
 
 def _of_some(part: Part, some: list[int]) -> str:

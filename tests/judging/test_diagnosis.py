@@ -422,6 +422,8 @@ def test_of_several_mutants_those_that_cases_of_another_dtype_refute_come_off():
     passed = [replace(case, dtype="bfloat16")]
     assert diagnosis.not_refuted(SOFTMAX, case, [every, wide], got, verdict, passed) == [wide]
     assert diagnosis.not_refuted(SOFTMAX, case, [every], got, verdict, passed) == [every]
+    (alone,) = diagnosis.not_refuted(SOFTMAX, case, [every], got, verdict, [replace(case, seed=5)])
+    assert (alone.name, alone.about) == ("every", f"{every.about}, though not in all cases that pass")
     nothing = torch.full_like(got, math.nan)  # any NaN is another's
     verdict = compare.compare(nothing, expected, torch.float32)
     assert diagnosis.not_refuted(SOFTMAX, case, [every], nothing, verdict, [replace(case, seed=5)]) == []
