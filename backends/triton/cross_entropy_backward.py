@@ -145,10 +145,12 @@ def pieces(
     """
     checked_sizes(logits, target, lse, dloss, reduction, label_smoothing)
     check_pieces(logits)
-    return _launch(_pieces_kernel, 4096, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss)
+    unit = 16 // logits.element_size()
+    options = (reduction, ignore_index, label_smoothing, z_loss, unit)
+    return _launch(_pieces_kernel, 4096, logits, target, lse, dloss, *options)
 
 
-def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss):
+def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index, label_smoothing, z_loss, unit=None):
     rows, V = logits.shape
     dlogits = empty_gradient(logits)
     if not dlogits.numel():
@@ -161,11 +163,10 @@ def _launch(kernel, widest, logits, target, lse, dloss, reduction, ignore_index,
     strides = (*logits.stride(), *target.stride(), lse.stride(0) if given else 0)
     strides = (*strides, dloss.stride(0) if reduction == "none" else 0)
     block = min(next_power_of_2(V), widest)
-    unit = 16 // logits.element_size() if kernel is _pieces_kernel else row_unit(logits)
     options = (V, ignore_index, label_smoothing, z_loss)
     kernel[(rows,)](
         logits, target, lse if given else dloss, dloss, dlogits, *strides, *options,
-        GIVEN=given, BLOCK=block, UNIT=unit, num_warps=warps(block)
+        GIVEN=given, BLOCK=block, UNIT=unit or row_unit(logits), num_warps=warps(block)
     )  # fmt: skip
     return dlogits
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import causes, diagnosis, honesty, requirements
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import (
@@ -23,7 +22,16 @@ from touchstone.conformance.judging.call import (
     trouble_on,
 )
 from touchstone.conformance.judging.causes import is_right
-from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised, error_text
+from touchstone.conformance.judging.executor import (
+    CANNOT,
+    DECLINES,
+    RAISES,
+    Manner,
+    Observed,
+    Raised,
+    error_text,
+    instruments_of,
+)
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
@@ -129,17 +137,13 @@ def _same_bits(pairs: Sequence[tuple[torch.Tensor, Any]]) -> list[bool]:
 def call_under_instruments(j: Judgement, inputs: Inputs, engines: Sequence[str]) -> None:
     """Further calls within what these interpreters or emulators offer, on which kernels were launched: other schedules,
     a race detector."""
-    left = set(engines)  # two languages on one engine have the same instruments
-    for backend in registry.behind(j.subject.target):
-        module: Any = registry.backend(backend)
-        names = module.instruments(j.subject.device) if getattr(module, "ENGINE", None) in left else ()
+    for backend, engine, names in instruments_of(j.subject, engines):
         for name in names:
-            left.discard(module.ENGINE)
             seen, found = trouble_on(j, inputs, conspicuous=j.conspicuous, instrument=(backend, name))
             if found is not None:
                 j.find(Check.UNDER.of(name), found.message, error=found.error, raised=found.raised)
                 return
-            if module.ENGINE in seen.launched:
+            if engine in seen.launched:
                 j.reached(name)
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import diagnosis, left_out, reading
 from touchstone.conformance.judging import instruments as probe
-from touchstone.conformance.judging.executor import Manner, Observed
+from touchstone.conformance.judging.executor import Manner, Observed, instruments_of
 from touchstone.conformance.judging.judgement import Judgement
 from touchstone.conformance.judging.trials import Kind
 from touchstone.conformance.spec import compare, layouts
@@ -149,27 +148,20 @@ def _of_races(j: Judgement, case: Case, wrong: Wrong, blocks: tuple[int, ...]) -
         inputs = j.contract.build(few, j.executor.device)
         manner = Manner(probe.PATTERNS[0], blocks if few == case else ())
         plain = _observed(j, inputs, manner)
-        for backend, orders in _watching_for_races(j, plain.launched):
+        for backend, _, names in instruments_of(j.subject, plain.launched):
+            if RACES not in names:
+                continue
             seen = _observed(j, inputs, replace(manner, instrument=(backend, RACES)))
             if seen.raised is None or not seen.raised.types[0].startswith("Race"):
                 continue
-            others = [_observed(j, inputs, replace(manner, instrument=(backend, order))) for order in orders]
+            others = [
+                _observed(j, inputs, replace(manner, instrument=(backend, order))) for order in names if order != RACES
+            ]
             where = wrong if few == case else dict.fromkeys(wrong)
             decided = [name for name, bad in where.items() if _decided(plain, others, name, bad)]
             if decided:
                 return dict.fromkeys(decided, f"a race: {seen.raised.said}")
     return {}
-
-
-def _watching_for_races(j: Judgement, engines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The backends that can watch these engines for races, once each, and their other instruments."""
-    left = set(engines)
-    for backend in registry.behind(j.subject.target) if left else ():
-        module: Any = registry.backend(backend)
-        names = module.instruments(j.subject.device) if getattr(module, "ENGINE", None) in left else ()
-        if RACES in names:
-            left.discard(module.ENGINE)
-            yield backend, [name for name in names if name != RACES]
 
 
 def _little_and_wrong(j: Judgement, case: Case, wrong: Wrong) -> list[Case]:

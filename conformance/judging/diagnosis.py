@@ -626,7 +626,7 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
         return f"everything but {_axes_text(right, bad.shape, axes)}"
     steps = bad.reshape(-1).nonzero().flatten().tolist()
     if stride := _step(steps):
-        return f"every {_ordinal(stride)} element in memory order, from {steps[0]}"
+        return f"every {ordinal(stride)} element in memory order, from {steps[0]}"
     share = count / box
     if share >= 0.5:
         return f"most of {_axes_text(sets, bad.shape, axes)} ({count} of {box})"
@@ -672,7 +672,7 @@ def _range_text(found: list[int], size: int, axis: str) -> str:
         return f"{axis} {first}..{last} of {size}"
     step = _step(found)
     if first < step and last + step >= size:
-        return f"every {_ordinal(step)} of {size} {axis}, from {first}"
+        return f"every {ordinal(step)} of {size} {axis}, from {first}"
     runs = list(_runs(found))
     if period := _period(runs):
         first, last = runs[0]
@@ -755,7 +755,7 @@ def _period(runs: Sequence[tuple[int, int]]) -> int:
     return step if step & (step - 1) == 0 and runs[0][1] < step and lengths != {0} else 0
 
 
-def _ordinal(n: int) -> str:
+def ordinal(n: int) -> str:
     names = {2: "second", 3: "third", 4: "fourth"}
     return names.get(n) or f"{n}th"
 

@@ -256,6 +256,18 @@ def _lost(device: str) -> str | None:
     return None
 
 
+def instruments_of(subject: Subject, engines: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """What is offered to watch kernels with that were launched on these engines: a backend, its engine, the names of
+    its instruments. Two languages on one engine have the same ones, which come once."""
+    left = set(engines)
+    for backend in registry.behind(subject.target) if left else ():
+        module: Any = registry.backend(backend)
+        engine = getattr(module, "ENGINE", None)
+        if engine in left and (names := list(module.instruments(subject.device))):
+            left.discard(engine)
+            yield backend, engine, names
+
+
 def reached(fn: Callable[..., Any], device: str) -> list[Any]:
     """The backends whose kernels, set up for `device`, a user's function reaches."""
     other = "cuda" if device == "cpu" else "cpu"

@@ -24,7 +24,6 @@ SECONDS, OF_A_KERNEL = 2.5, 5.0  # for each output that is wrong, and all of tho
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
 COUNTS = (1, 4, 16, 64, 256, 1024)  # slices that are changed together, until the answer moves
 SHOWN = 3  # operands that are named
-ORDINALS = {2: "second", 3: "third"}
 SMALL_CASES = 3  # of little work, that are tried beside the plain one
 SAME = 1e-9  # of an answer, by which it may move where it does not depend on something
 TOLD = 4.0  # budgets, at least, by which it moves where it does
@@ -431,8 +430,7 @@ def _of_some(part: Part, some: list[int]) -> str:
     steps = {b - a for a, b in itertools.pairwise(some)}
     if len(steps) == 1 and len(some) > 2:
         (step,) = steps
-        every = ORDINALS.get(step, f"{step}th")
-        listed = ", ".join(map(str, some[:3]))
+        listed, every = ", ".join(map(str, some[:3])), diagnosis.ordinal(step)
         return f"{letter} {listed}, ... (every {every} from {some[0]}, {len(some)} of {part.size}) of {name}"
     mask = torch.zeros(part.size, dtype=torch.bool)
     mask[some] = True

@@ -943,7 +943,7 @@ def test_steps_and_periods():
     assert period((0, 0), (64, 64), (128, 128)) == 0  # single places are a step
     assert period((60, 70), (124, 134), (188, 198)) == 0  # across two tiles
     assert list(diagnosis._runs([0, 1, 2, 5, 7, 8])) == [(0, 2), (5, 5), (7, 8)]
-    assert [diagnosis._ordinal(n) for n in (2, 3, 4, 5, 25)] == ["second", "third", "fourth", "5th", "25th"]
+    assert [diagnosis.ordinal(n) for n in (2, 3, 4, 5, 25)] == ["second", "third", "fourth", "5th", "25th"]
 
 
 def test_the_numbers_that_a_kernel_can_lose_at_a_size_or_parameter():

@@ -154,7 +154,7 @@ def test_all_columns_that_are_left_out_are_named(dropped, text):
     ("dropped", "text"),
     [
         (range(4, 60, 5), "cols 4, 9, 14, ... (every 5th from 4, 12 of 60)"),
-        (range(3, 60, 4), "cols 3, 7, 11, ... (every 4th from 3, 15 of 60)"),
+        (range(3, 60, 4), "cols 3, 7, 11, ... (every fourth from 3, 15 of 60)"),
         (range(30, 45), "cols 30..44"),
         ([1, 2, 30], None),  # neither a part nor at equal distances
     ],

@@ -227,6 +227,18 @@ def test_a_sample_takes_one_in_so_many_of_the_mutants_and_of_the_known_good_kern
     assert len({frozenset(those) for those in names.values()}) == len(names)  # other generic mutants for other ops
 
 
+def test_at_level_quick_known_good_kernels_make_fewer_calls():
+    every = trials_of(Subject("softmax", registry.planted("softmax")[0].make(), "f", "f@cpu", "cpu"), "quick")[0]
+    watched = [trial.id for trial in every if isinstance(trial, CaseTrial) and trial.watched and not trial.single]
+    for name, backend in (("one", None), ("other", None), ("third", None), ("emulated", "cupy")):
+        sound = dataclasses.replace(RIGHT, name=name, backend=backend)
+        held = selftest.held_to(sound, every, "quick")
+        assert [trial.count for trial in held if isinstance(trial, ManyCalls)] == [17]
+        twice = [trial.id for trial in held if isinstance(trial, CaseTrial) and trial.watched]
+        assert twice == watched if backend else 0 < len(twice) < len(watched) / 2
+    assert [t.count for t in selftest.held_to(RIGHT, every, "default") if isinstance(t, ManyCalls)] == [50]
+
+
 def test_a_kill_is_enough_where_not_the_whole_matrix_is_asked_for(monkeypatch):
     plant(monkeypatch, WRONG, RIGHT, UNSEEN)
     whole, some = (selftest.judge_op("softmax", "quick", whole=whole) for whole in (True, False))
