@@ -8,9 +8,11 @@ their places in memory, which the driver is told of once, and a launch writes th
 import ctypes
 import struct
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any
+
+from touchstone.backends import replay
 
 Extent = tuple[int, int, int]
 
@@ -29,11 +31,18 @@ class LaunchFailed(RuntimeError):
 class Prepared:
     """A kernel that the driver has loaded, with a place in memory for each of its arguments.
 
-    `function` is the driver's handle of it; `formats` has a letter of the module struct for each parameter, or "128s"
-    for one that is given as bytes. Of one thread: the driver reads the places while a launch is under way.
+    `function` is the driver's handle of it, for as long as its `owner` lives; `formats` has a letter of the module
+    struct for each parameter, "P" for an address, or "128s" for one that is given as bytes. `watched` says whether
+    somebody is to be told of launches. Of one thread: the driver reads the places while a launch is under way.
     """
 
-    def __init__(self, function: int, formats: Sequence[str]) -> None:
+    def __init__(
+        self, function: int, formats: Sequence[str], owner: Any = None, watched: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.addresses = tuple(each == "P" for each in formats)  # of the parameters, which are
+        self.owner, self.watched = owner, watched
+        self._values: Sequence[Any] = ()
+        formats = ["Q" if each == "P" else each for each in formats]
         slots = [-(-struct.calcsize(each) // 8) * 8 for each in formats]  # the driver copies each from its own address
         self._layout = struct.Struct(
             "<" + "".join(_padded(each, size) for each, size in zip(formats, slots, strict=True))
@@ -46,6 +55,7 @@ class Prepared:
     def fill(self, values: Sequence[Any]) -> None:
         """Put the arguments in their places. struct.error or OverflowError where one is of another kind or too big."""
         self._layout.pack_into(self._places, 0, *values)
+        self._values = values
 
     def filled(self) -> tuple[Any, ...]:
         """The arguments as they lie in their places."""
@@ -58,6 +68,7 @@ class Prepared:
 
         A `dependent` one may start before the launch before it in the stream is done, for which its kernel waits.
         """
+        replay.launched(self, self._values, (grid, block, shared, cooperative, dependent))
         driver = _driver()
         if dependent:
             config = Config(grid, block, shared, stream, ctypes.pointer(_DEPENDENT), 1)

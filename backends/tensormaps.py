@@ -3,10 +3,30 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 BYTES = 128
+MOST = 256  # addresses for which a descriptor is kept encoded
 # of cuda.h: CU_TENSOR_MAP_L2_PROMOTION_L2_128B and _256B, the least that a miss brings to the L2 cache
 PROMOTION_128B, PROMOTION_256B = 2, 3
+
+
+class Encoded(bytes):
+    """A descriptor of memory at `address`."""
+
+    address: int
+    _how: tuple[Any, ...]
+    _elsewhere: "dict[int, Encoded]"
+
+    def at(self, address: int) -> "Encoded":
+        """The same of memory at another address."""
+        found = self._elsewhere.get(address)
+        if found is None:
+            dtype, *how = self._how
+            if len(self._elsewhere) >= MOST:
+                self._elsewhere.clear()
+            found = self._elsewhere[address] = encoded(dtype, address, *how)
+        return found
 
 
 def encoded(
@@ -17,7 +37,7 @@ def encoded(
     box: Sequence[int],
     swizzle: int,
     promotion: int,
-) -> bytes:
+) -> Encoded:
     """The descriptor of a tensor of `sizes`, the contiguous axis first, at `address`.
 
     `pitches` are the bytes from element to element along the other axes; `box` is what is copied at once; `dtype`,
@@ -44,7 +64,10 @@ def encoded(
     if status:
         where = f"{sizes} elements of type {dtype} at {address:#x}, {pitches} bytes apart, in boxes of {box}"
         raise RuntimeError(f"cuTensorMapEncodeTiled: error {status} for {where}")
-    return ctypes.string_at(place, BYTES)
+    made = Encoded(ctypes.string_at(place, BYTES))
+    made.address, made._elsewhere = address, {}
+    made._how = dtype, sizes, pitches, box, swizzle, promotion
+    return made
 
 
 @lru_cache

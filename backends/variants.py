@@ -1,12 +1,15 @@
 """What a variant declares about itself: `@variant(needs="sm_90a", dtypes=HALF)` above its launcher.
 
-A launcher without the decorator is a variant too, one that declares nothing: the path is the registration.
+A launcher without the decorator is a variant too, one that declares nothing: the path is the registration. With it,
+what follows from how operands lie and from parameters alone is worked out once on a GPU (backends/replay.py).
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from touchstone.backends.replay import replayed
 
 HALF = ("float16", "bfloat16")
 DTYPES = ("float32", *HALF)
@@ -64,8 +67,9 @@ def variant(
     )
 
     def declare(launcher: Launcher) -> Launcher:
-        launcher.variant_attributes = declared  # type: ignore[attr-defined]
-        return launcher
+        called: Any = replayed(launcher) if captures else launcher
+        called.variant_attributes = declared
+        return called
 
     return declare
 

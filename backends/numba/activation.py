@@ -18,6 +18,7 @@ from touchstone.backends.numba.lib.pointwise import LANES, THREADS, in_lines, lo
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 # Without a bias any vector takes its place, and has_bias is False.
 
@@ -37,6 +38,7 @@ def _uncoalesced(x, bias, y, has_bias, activation):
         _one_element(x, bias, y, i % rows, i // rows, has_bias, activation)
 
 
+@variant()
 def uncoalesced(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [boehm2022]."""
     return _one_element_each(_uncoalesced, x, bias, activation)
@@ -49,6 +51,7 @@ def _naive(x, bias, y, has_bias, activation):
         _one_element(x, bias, y, i // cols, i % cols, has_bias, activation)
 
 
+@variant()
 def naive(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [boehm2022]."""
     return _one_element_each(_naive, x, bias, activation)
@@ -85,6 +88,7 @@ def _vectorised(x, bias, y, has_bias, activation, wide):
     store_line(values, y, row, col, wide)
 
 
+@variant()
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     shapes("rows cols, cols?", x=x, bias=bias)

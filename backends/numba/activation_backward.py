@@ -14,6 +14,7 @@ from touchstone.backends.numba.lib.pointwise import THREADS
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
+from touchstone.backends.variants import variant
 
 _WARPS = 8
 
@@ -45,6 +46,7 @@ def _columns(x, bias, dy, dbias, activation):
         dbias[col] = total
 
 
+@variant()
 def naive(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 
@@ -95,6 +97,7 @@ def _sums(partial, dbias):
         dbias[col] = total
 
 
+@variant()
 def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 

@@ -66,6 +66,7 @@ def _naive(x, residual, weight, bias, biased, y, h, eps):
         col += uint64(1)
 
 
+@variant()
 def naive(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,6 +59,7 @@ def _naive(x, residual, weight, y, h, eps):
         col += uint64(1)
 
 
+@variant()
 def naive(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures._dropout import in_one_run
 from touchstone.backends.signatures.bias_dropout_residual import empty_output
+from touchstone.backends.variants import variant
 
 # bias comes as (rows, cols), every row the same; where there is none it is x, and unused.
 
@@ -48,6 +49,7 @@ def _residual(dropped, residual, y):
         y[row, col] = dropped[row, col] + float32(residual[row, col])
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -85,6 +87,7 @@ def _fused(x, bias, biased, residual, y, threshold, scale, seed, offset):
             y[row, col] = dropped_out(h, words[i], threshold, scale) + float32(residual[row, col])
 
 
+@variant()
 def fused(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -131,6 +134,7 @@ def _vectorised(x, bias, biased, cols, residual, y, threshold, scale, seed, offs
     store_line(values, y, line, first, True)
 
 
+@variant()
 def vectorised(
     x: torch.Tensor,
     bias: torch.Tensor | None,

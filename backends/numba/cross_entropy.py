@@ -63,6 +63,7 @@ def _naive(z, target, losses, ignore_index, smoothing, z_loss):
     losses[row] = _loss(m + math.log(l), total, picked, cols, smoothing, z_loss)
 
 
+@variant()
 def naive(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32, any number of classes. Source: [milakov2018]."""
     rows, _ = checked_sizes(logits, target, reduction, label_smoothing)

@@ -16,6 +16,7 @@ from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures._dropout import axes, checked, in_one_run
+from touchstone.backends.variants import variant
 
 # x comes as four axes, y as one.
 
@@ -27,6 +28,7 @@ def _naive(x, y, threshold, scale, seed, offset):
         y[e] = dropped_out(element(x, e), word_of(e, uint64(seed), uint64(offset)), threshold, scale)
 
 
+@variant()
 def naive(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [salmon2011]."""
     return _by_threads(_naive, 1, x, p, seed, offset)
@@ -42,6 +44,7 @@ def _four(x, y, threshold, scale, seed, offset):
             y[e] = dropped_out(element(x, e), words[i], threshold, scale)
 
 
+@variant()
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [salmon2011]."""
     return _by_threads(_four, 4, x, p, seed, offset)
@@ -62,6 +65,7 @@ def _vectorised(x, y, threshold, scale, seed, offset):
     store_line(values, y, row, col, True)
 
 
+@variant()
 def vectorised(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape -> y of its shape. Declines x that is not contiguous from a multiple of 16 bytes on.
 

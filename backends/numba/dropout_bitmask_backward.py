@@ -15,6 +15,7 @@ from touchstone.backends.numba.lib.vector_rows import LANES
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures._dropout import axes, in_one_run
 from touchstone.backends.signatures.dropout_bitmask_backward import checked_scale
+from touchstone.backends.variants import variant
 
 
 @cuda.jit
@@ -26,6 +27,7 @@ def _naive(dy, bits, dx, scale):
         dx[e] = element(dy, e) * scale if kept == int32(1) else float32(0)
 
 
+@variant()
 def naive(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tensor:
     """dy of any shape and strides, four at most that do not merge; bits (ceil(n/32),) int32 -> dx of dy's shape.
 
@@ -55,6 +57,7 @@ def _vectorised(dy, bits, dx, scale):
     store_vector(words, 0, dx, first, whole)
 
 
+@variant()
 def vectorised(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tensor:
     """dy of any shape, bits (ceil(n/32),) int32 -> dx of dy's shape.
 

@@ -25,6 +25,7 @@ from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.elementwise import FUNCTIONS, checked_output, in_four_axes
+from touchstone.backends.variants import variant
 
 
 @cuda.jit(device=True)
@@ -55,6 +56,7 @@ def _naive(a, b, y, function):
         _one_element(a, b, y, i, function)
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides. Source: [cuda2025]."""
     y = checked_output(a, b, function)
@@ -71,6 +73,7 @@ def _gridstride(a, b, y, function):
         i += uint64(cuda.gridsize(1))
 
 
+@variant()
 def gridstride(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides. Source: [cuda2025]."""
     y = checked_output(a, b, function)
@@ -93,6 +96,7 @@ def _vectorised(a, b, y, function, wide):
     store_line(left, y, row, col, wide)
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides; where elements of more than two axes lie apart, as in
     `gridstride`. Source: [xlite2025]."""

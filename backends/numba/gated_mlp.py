@@ -30,6 +30,7 @@ def _act_mul(gate, up, activation):
         store1(gate, i, activate(load1(gate, i), activation) * load1(up, i))
 
 
+@variant()
 def unfused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -118,6 +119,7 @@ def _fused(core, multiply, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor
     return hidden
 
 
+@variant()
 def epilogue(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:

@@ -15,6 +15,7 @@ from touchstone.backends.numba.lib.pointwise import LANES, THREADS, in_lines, lo
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 
 @cuda.jit
@@ -25,6 +26,7 @@ def _naive(gate, up, y, activation):
         y[row, col] = activate(float32(gate[row, col]), activation) * float32(up[row, col])
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides. Source: [shazeer2020]."""
     shapes("rows cols, rows cols", gate=gate, up=up)
@@ -50,6 +52,7 @@ def _vectorised(gate, up, y, activation, wide):
     store_line(values, y, row, col, wide)
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     shapes("rows cols, rows cols", gate=gate, up=up)

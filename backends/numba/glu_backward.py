@@ -15,6 +15,7 @@ from touchstone.backends.numba.lib.pointwise import LANES, THREADS, in_lines, lo
 from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import lanes_of
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
@@ -29,6 +30,7 @@ def _naive(gate, up, dy, dgate, dup, activation):
         dup[row, col] = upstream * activate(g, activation)
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [shazeer2020]."""
     shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)
@@ -58,6 +60,7 @@ def _vectorised(gate, up, dy, dgate, dup, activation, wide):
     store_line(g, dup, row, col, wide)
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)

@@ -79,6 +79,7 @@ def _naive(x, weight, bias, biased, y, space, eps):
         index += uint64(1)
 
 
+@variant()
 def naive(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:

@@ -72,6 +72,7 @@ def _naive(x, weight, bias, biased, y, eps):
         col += uint64(1)
 
 
+@variant()
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, _ = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)

@@ -114,6 +114,7 @@ def _of_block(x, weight, dy, values, slope, given_mean, given_rstd, has_mean, ha
     return rstd, sums[1] / count, sums[2] * rstd / count, 1 - turn
 
 
+@variant()
 def naive(
     x: torch.Tensor,
     weight: torch.Tensor,

@@ -44,6 +44,7 @@ def _naive(o, lse, merged, of_all):
         of_all[row] = log_sum(m, l)
 
 
+@variant()
 def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [milakov2018]."""
     (_, rows, dim), (merged, of_all) = checked(o, lse)
@@ -121,6 +122,7 @@ def _vectorised(o, lse, merged, of_all, wide):
         d += uint64(cuda.blockDim.x) * uint64(lanes_of(o))
 
 
+@variant()
 def vectorised(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32.
 

@@ -40,6 +40,7 @@ def _apply(z: torch.Tensor, bias: torch.Tensor | None, activation: int) -> None:
         launch(_bias_act, tile_grid(z.numel(), 1, 256, 1), 256, z, *gemm.bias(bias, z), activation)
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -132,6 +133,7 @@ def _fused(
     return c
 
 
+@variant()
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,

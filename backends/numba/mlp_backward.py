@@ -70,6 +70,7 @@ def _summed(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -199,6 +200,7 @@ def _fused(
     return hidden, dz
 
 
+@variant()
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,

@@ -44,6 +44,7 @@ def _online(x, y, lse):
         col += uint64(1)
 
 
+@variant()
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, _, y, lse = empty_outputs(x)

@@ -108,6 +108,7 @@ def _finish(results, y, function):
     y[output] = value
 
 
+@variant()
 def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,); any sizes and strides. Source: [apex2018]."""
     seen, number = checked(x, axis, function)

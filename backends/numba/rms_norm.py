@@ -66,6 +66,7 @@ def _naive(x, weight, y, eps):
         col += uint64(1)
 
 
+@variant()
 def naive(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
     multiplied by weight [hsu2024]. Source: [zhang2019]."""

@@ -83,6 +83,7 @@ def _of_block(x, weight, dy, values, slope, given_mean, given_rstd, has_mean, ha
     return rstd, float32(0), sums[1] * rstd / count, 1 - turn
 
 
+@variant()
 def naive(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,8 +8,10 @@ vectorised: 16 bytes of both sides of the pairs at once, where rows are whole ve
 import torch
 
 from touchstone.backends.numba.lib.rope import by_elements, by_pairs, by_vectors
+from touchstone.backends.variants import variant
 
 
+@variant()
 def naive(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -23,6 +25,7 @@ def naive(
     return by_elements((q, k, cos, sin, positions), interleaved, 1)
 
 
+@variant()
 def pairs(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -36,6 +39,7 @@ def pairs(
     return by_pairs((q, k, cos, sin, positions), interleaved, 1, ("q", "k"))
 
 
+@variant()
 def vectorised(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -7,8 +7,10 @@ vectorised: 16 bytes of both sides of the pairs at once, where rows are whole ve
 import torch
 
 from touchstone.backends.numba.lib.rope import by_pairs, by_vectors
+from touchstone.backends.variants import variant
 
 
+@variant()
 def pairs(
     dq: torch.Tensor,
     dk: torch.Tensor,
@@ -22,6 +24,7 @@ def pairs(
     return by_pairs((dq, dk, cos, sin, positions), interleaved, -1, ("dq", "dk"))
 
 
+@variant()
 def vectorised(
     dq: torch.Tensor,
     dk: torch.Tensor,

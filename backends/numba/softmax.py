@@ -77,6 +77,7 @@ def _naive(x, y):
         col += uint64(1)
 
 
+@variant()
 def naive(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, _ = shapes("rows cols", x=x)

@@ -48,6 +48,7 @@ def _naive(y, dy, dx):
         col += uint64(1)
 
 
+@variant()
 def naive(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, _ = shapes("rows cols, rows cols", y=y, dy=dy)

@@ -18,6 +18,7 @@ from touchstone.backends.numba.lib.reductions import checked_grid
 from touchstone.backends.numba.lib.vector_io import load16, store16
 from touchstone.backends.numba.lib.vector_rows import are_rows_aligned
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 _SIDE, _STEP = 32, 8  # of a tile; rows of it that a block moves at once
 _BITS = {2: (torch.int16, int16), 4: (torch.int32, int32)}  # what elements are moved as
@@ -39,6 +40,7 @@ def _naive(x, y):
         y[col, row] = x[row, col]
 
 
+@variant()
 def naive(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     bits, y, into = _bits_and_output(x)
@@ -57,6 +59,7 @@ def _coalesced(x, y):
         y[col, row] = x[row, col]
 
 
+@variant()
 def coalesced(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     bits, y, into = _bits_and_output(x)
@@ -100,16 +103,19 @@ def _launch_tiles(x: torch.Tensor, pitch: int, swizzled: bool = False) -> torch.
     return y
 
 
+@variant()
 def tiled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     return _launch_tiles(x, _SIDE)
 
 
+@variant()
 def padded(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     return _launch_tiles(x, _SIDE + 1)
 
 
+@variant()
 def swizzled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [xlite2025]."""
     return _launch_tiles(x, _SIDE, swizzled=True)
@@ -171,6 +177,7 @@ def _by_pieces(size):
     return kernel
 
 
+@variant()
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides.
 

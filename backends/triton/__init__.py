@@ -21,7 +21,7 @@ from importlib import metadata
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from touchstone.backends import INTERPRETER, seen_by
+from touchstone.backends import INTERPRETER, replay, seen_by
 from touchstone.backends.devices import capability_lacks, cuda_unavailable
 from touchstone.backends.gpus import DEFAULT, GPUS, Gpu
 from touchstone.backends.later import Later
@@ -261,6 +261,13 @@ def _driver() -> ModuleType:
     return driver
 
 
+def _recorded() -> AbstractContextManager[None]:
+    from touchstone.backends.triton.runtime import ready
+
+    return ready.while_recorded()
+
+
+replay.around_recording.append(_recorded)
 _OTHERS = ("numba", "llvmlite", "cupy")  # libraries that lead to no kernel of Triton's
 
 

@@ -14,6 +14,7 @@ from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_b"])
@@ -30,6 +31,7 @@ def _naive_kernel(
     tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
 
 
+@variant()
 def naive(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [tillet2019]."""
     rows, cols = shapes("rows cols, cols?", x=x, bias=bias)
@@ -75,6 +77,7 @@ def _vectorised_kernel(
         _activated(x_ptr, bias_ptr, y_ptr, stride_xm, stride_xn, stride_b, i, i < size, cols, ACTIVATION, FLAT)
 
 
+@variant()
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     rows, cols = shapes("rows cols, cols?", x=x, bias=bias)

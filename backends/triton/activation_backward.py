@@ -13,6 +13,7 @@ from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activation_slope
 from touchstone.backends.triton.lib.pointwise import programs
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.variants import variant
 
 # rows and columns of a tile; of two rows a thread adds up both itself, and no program waits for its warps
 _LOOPED, _PARTIALS = (16, 128), (2, 1024)
@@ -56,6 +57,7 @@ def _gradient_kernel(
         tl.store(sum_ptr + part.to(tl.int64) * cols + col, total.to(sum_ptr.dtype.element_ty), mask=col < cols)
 
 
+@variant()
 def looped(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 
@@ -77,6 +79,7 @@ def _sum_kernel(partial_ptr, dbias_ptr, cols, parts, PARTS: tl.constexpr, COLS: 
     tl.store(dbias_ptr + col, tl.sum(total, axis=0).to(dbias_ptr.dtype.element_ty), mask=col < cols)
 
 
+@variant()
 def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 

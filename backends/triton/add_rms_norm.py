@@ -11,6 +11,7 @@ import triton.language as tl
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_rn", "stride_w"])
@@ -48,6 +49,7 @@ def _onerow_kernel(
     tl.store(y_ptr + col, h * rstd * w, mask=inside)
 
 
+@variant()
 def onerow(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,6 +108,7 @@ def _looped_kernel(
         tl.store(y_ptr + col, h * rstd * w, mask=inside)
 
 
+@variant()
 def looped(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,6 +18,7 @@ from touchstone.backends.signatures.attention_decode import checked_sizes, empty
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib import packed, shares
 from touchstone.backends.triton.lib.splits import merge_kernel
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -76,6 +77,7 @@ def _naive_kernel(
     tl.store(lse_ptr + row, m + tl.log(l))
 
 
+@variant()
 def naive(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [milakov2018]."""
@@ -106,6 +108,7 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l))
 
 
+@variant()
 def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [dao2023decoding]."""
@@ -143,6 +146,7 @@ def _packgqa_kernel(
     packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
 
 
+@variant()
 def packgqa(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [yeetal2025]."""
@@ -161,6 +165,7 @@ def packgqa(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tens
     return o, lse
 
 
+@variant()
 def balanced(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Declines over
     4096 sequences. Source: [sanovar2024]."""

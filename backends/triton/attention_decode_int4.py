@@ -20,6 +20,7 @@ from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton import attention_decode
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.splits import merge_kernel
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -48,6 +49,7 @@ def _dequantise_kernel(
     tl.store(x_ptr + (pair * Sk + j) * D + d, x, mask=inside)
 
 
+@variant()
 def dequantised(
     q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,6 +99,7 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l))
 
 
+@variant()
 def splitkv(
     q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,6 +190,7 @@ def _packgqa_kernel(
     tl.store(lse_ptr + place, m + tl.log(l), mask=row < rows)
 
 
+@variant()
 def packgqa(
     q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

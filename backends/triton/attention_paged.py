@@ -19,6 +19,7 @@ from touchstone.backends.signatures.attention_paged import Sizes, checked_sizes
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib import packed
 from touchstone.backends.triton.lib.splits import merge_kernel
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -78,6 +79,7 @@ def _naive_kernel(
     tl.store(lse_ptr + row, m + tl.log(l))
 
 
+@variant()
 def naive(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,6 +110,7 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l))
 
 
+@variant()
 def splitkv(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,6 +149,7 @@ def _packgqa_kernel(
     packed.store_part(o, m, l, o_ptr, lse_ptr, pair, row, rows, D, BLOCK_D)
 
 
+@variant()
 def packgqa(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

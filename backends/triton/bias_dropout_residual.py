@@ -11,6 +11,7 @@ import triton.language as tl
 from touchstone.backends.signatures.bias_dropout_residual import empty_output, step_of
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import dropped_out, rows_of_elements, rows_of_words, words_of
+from touchstone.backends.variants import variant
 
 BLOCK = 1024
 
@@ -42,6 +43,7 @@ def _residual_kernel(h_ptr, residual_ptr, y_ptr, size, cols, stride_rm, stride_r
     tl.store(y_ptr + e, tl.load(h_ptr + e, mask=e < size, other=0.0) + residual, mask=e < size)
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -96,6 +98,7 @@ def _fused_kernel(
     tl.store(y_ptr + e, y, mask=e < size)
 
 
+@variant()
 def fused(
     x: torch.Tensor,
     bias: torch.Tensor | None,

@@ -14,6 +14,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -43,6 +44,7 @@ def _onerow_kernel(
     tl.store(loss_ptr + row, _loss(z_ptr, stride_v, y, V, lse, total, smoothing, z_loss))
 
 
+@variant()
 def onerow(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32. Declines over 32768 classes, what one program
     holds. Source: [hsu2024]."""
@@ -108,6 +110,7 @@ def _online_kernel(
     tl.store(loss_ptr + row, _loss(z_ptr, stride_v, y, V, lse, tl.sum(total, axis=0), smoothing, z_loss))
 
 
+@variant()
 def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32; any number of classes. Source: [milakov2018]."""
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)

@@ -13,6 +13,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import check_pieces, multiple, row_unit, split, warps
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -44,6 +45,7 @@ def _onerow_kernel(
     tl.store(dz_ptr + row * V + col, dz, mask=inside)
 
 
+@variant()
 def onerow(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:
@@ -87,6 +89,7 @@ def _looped_kernel(
         tl.store(dz_ptr + col, _gradient(z, col, y, y == ignore_index, V, lse, g, smoothing, z_loss), mask=col < V)
 
 
+@variant()
 def looped(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:
@@ -135,6 +138,7 @@ def _pieces_kernel(
         tl.store(dz_body + col, dz, mask=col < body)
 
 
+@variant()
 def pieces(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:

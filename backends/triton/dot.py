@@ -40,6 +40,7 @@ def _finish_kernel(partial_ptr, y_ptr, count, BLOCK: tl.constexpr):
     tl.store(y_ptr, tl.sum(acc, axis=0).to(y_ptr.dtype.element_ty))
 
 
+@variant()
 def twostage(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a, b (n,) -> y (); any strides. Source: [harris2007]."""
     (n,) = shapes("n, n", a=a, b=b)

@@ -20,6 +20,7 @@ from touchstone.backends.triton.lib.philox import (
     word_of,
     words_of,
 )
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["threshold", "seed", "offset"])
@@ -30,6 +31,7 @@ def _naive_kernel(x_ptr, y_ptr, size, n1, n2, n3, s0, s1, s2, s3, threshold, sca
     tl.store(y_ptr + e, dropped_out(x, word, threshold, scale), mask=e < size)
 
 
+@variant()
 def naive(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [salmon2011]."""
     shapes("...", x=x)
@@ -54,6 +56,7 @@ def _four_kernel(x_ptr, y_ptr, size, n1, n2, n3, s0, s1, s2, s3, threshold, scal
         drop(x_ptr, y_ptr, at, e, e < size, word, threshold, scale)
 
 
+@variant()
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [triton2021dropout]."""
     shapes("...", x=x)

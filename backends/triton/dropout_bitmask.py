@@ -12,6 +12,7 @@ from touchstone.backends.signatures._dropout import axes, checked, words_of
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import drop, kept, place, rows_of_elements, rows_of_words
 from touchstone.backends.triton.lib.philox import words_of as philox_words
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -42,6 +43,7 @@ def _four_kernel(
     tl.store(bits_ptr + w, tl.sum(fours, axis=1).to(tl.int32, bitcast=True), mask=w * 32 < size)
 
 
+@variant()
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """x of any shape and strides, four at most that do not merge -> y of its shape, bits (ceil(n/32),) int32.
 

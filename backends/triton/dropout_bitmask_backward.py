@@ -11,6 +11,7 @@ from touchstone.backends.signatures._dropout import axes
 from touchstone.backends.signatures.dropout_bitmask_backward import checked_scale
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.philox import place
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -24,6 +25,7 @@ def _four_kernel(dy_ptr, bits_ptr, dx_ptr, size, n1, n2, n3, s0, s1, s2, s3, str
     tl.store(dx_ptr + e, tl.where(kept == 1, dy * scale, 0.0), mask=e < size)
 
 
+@variant()
 def four(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tensor:
     """dy of any shape and strides, four at most that do not merge; bits (ceil(n/32),) int32 -> dx of dy's shape.
 

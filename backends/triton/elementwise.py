@@ -10,6 +10,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.elementwise import checked_output, in_four_axes
 from touchstone.backends.triton.lib.pointwise import is_flat, load, programs
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -59,6 +60,7 @@ def _naive_kernel(
     tl.store(y_ptr + _offsets(i, n1, n2, n3, y0, y1, y2, y3), y, mask=i < size)
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides. Source: [tillet2019]."""
     y = checked_output(a, b, function)
@@ -85,6 +87,7 @@ def _vectorised_kernel(a_ptr, b_ptr, y_ptr, size, FUNCTION: tl.constexpr, BLOCK:
         _move(a_ptr, b_ptr, y_ptr, i, i < size, FUNCTION)
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides; where elements lie apart, as in `naive`.
 

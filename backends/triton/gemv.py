@@ -12,6 +12,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -42,6 +43,7 @@ def _naive_kernel(
     tl.store(y_ptr + row, y, mask=row < M)
 
 
+@variant()
 def naive(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,); any sizes and strides. Source: [tillet2019]."""
     M, K = shapes("M K, K", a=a, x=x)
@@ -74,6 +76,7 @@ def _finish_kernel(partial_ptr, y_ptr, M, splits, BLOCK: tl.constexpr):
     tl.store(y_ptr + row, acc, mask=row < M)
 
 
+@variant()
 def splitk(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,); any sizes and strides. Source: [hoque2024]."""
     M, K = shapes("M K, K", a=a, x=x)

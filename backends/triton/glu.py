@@ -14,6 +14,7 @@ from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["gate_n", "up_n"])
@@ -29,6 +30,7 @@ def _naive_kernel(
     tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides. Source: [tillet2019]."""
     rows, cols = shapes("rows cols, rows cols", gate=gate, up=up)
@@ -73,6 +75,7 @@ def _vectorised_kernel(
         _product(gate_ptr, up_ptr, y_ptr, gate_m, gate_n, up_m, up_n, i, i < size, cols, ACTIVATION, FLAT)
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides; the halves of a joined projection go row by
     row, as in `naive`. Source: [xlite2025]."""

@@ -14,6 +14,7 @@ from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.lib.pointwise import is_flat, load, offsets, programs
+from touchstone.backends.variants import variant
 
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
@@ -48,6 +49,7 @@ def _naive_kernel(
     tl.store(dup_ptr + row * cols + col, dup.to(dup_ptr.dtype.element_ty), mask=inside)
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [tillet2019]."""
     rows, cols = shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)
@@ -117,6 +119,7 @@ def _vectorised_kernel(
         _gradients(gate_ptr, up_ptr, dy_ptr, dgate_ptr, dup_ptr, *strides, i, i < size, cols, ACTIVATION, FLAT)
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     rows, cols = shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)

@@ -16,6 +16,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.group_norm import checked_sizes
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import warps
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_w", "stride_b"])
@@ -55,6 +56,7 @@ def _onerow_kernel(
     tl.store(y_ptr + c * space + s, y, mask=inside)
 
 
+@variant()
 def onerow(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -149,6 +151,7 @@ def _looped_kernel(
         tl.store(y_ptr + i, y, mask=inside)
 
 
+@variant()
 def looped(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -209,6 +212,7 @@ def _welford_kernel(
         tl.store(y_ptr + i, y, mask=inside)
 
 
+@variant()
 def welford(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:

@@ -66,6 +66,7 @@ def _onerow_kernel(
     tl.store(y_ptr + col, y, mask=inside)
 
 
+@variant()
 def onerow(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -112,6 +113,7 @@ def _persistent_kernel(
         tl.store(y_ptr + row * cols + col, y, mask=inside)
 
 
+@variant()
 def persistent(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -242,6 +244,7 @@ def _tiles_kernel(
         tl.store(y_ptr + col, y, mask=inside)
 
 
+@variant()
 def tiles(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -298,6 +301,7 @@ def _looped_kernel(
         tl.store(y_ptr + col, y, mask=inside)
 
 
+@variant()
 def looped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -352,6 +356,7 @@ def _welford_kernel(
         tl.store(y_ptr + col, y, mask=inside)
 
 
+@variant()
 def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -406,6 +411,7 @@ def _l2_resident_kernel(
             tl.store(y_ptr + row * cols + col, y, mask=inside, eviction_policy="evict_first")
 
 
+@variant()
 def l2_resident(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns.
 
@@ -473,6 +479,7 @@ def _pieces_kernel(x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_wm, rows, cols,
             tl.store(y_body + col, y, mask=inside, eviction_policy="evict_first")
 
 
+@variant()
 def pieces(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns, as `l2_resident`.
 

@@ -94,6 +94,7 @@ def _statistics(
     tl.store(stats_ptr + 3, tl.sum(dot + away * shift, axis=0) * rstd / cols)
 
 
+@variant()
 def looped(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -112,6 +113,7 @@ def looped(
     return call.dx, call.dweight, call.dbias
 
 
+@variant()
 def l2_resident(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -131,6 +133,7 @@ def l2_resident(
     return call.dx, call.dweight, call.dbias
 
 
+@variant()
 def partials(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -169,6 +172,7 @@ def atomics(
     return call.dx, call.dweight, call.dbias
 
 
+@variant()
 def staged(
     x: torch.Tensor,
     weight: torch.Tensor,

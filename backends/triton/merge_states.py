@@ -12,6 +12,7 @@ import triton.language as tl
 
 from touchstone.backends.signatures.merge_states import checked
 from touchstone.backends.sizes import ceil_div, next_power_of_2
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -38,6 +39,7 @@ def _naive_kernel(o_ptr, lse_ptr, merged_ptr, of_all_ptr, o_strides, lse_strides
         tl.store(of_all_ptr + row, tl.where(l == 0, m, m + tl.log(l)))
 
 
+@variant()
 def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [milakov2018]."""
     (parts, rows, D), (merged, of_all) = checked(o, lse)
@@ -75,6 +77,7 @@ def _onerow_kernel(
         tl.store(of_all_ptr + row, shift + tl.log(l))
 
 
+@variant()
 def onerow(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [dao2023decoding]."""
     (parts, rows, D), (merged, of_all) = checked(o, lse)
@@ -115,6 +118,7 @@ def _rows_kernel(
         tl.store(of_all_ptr + row, tl.where(l == 0, m, m + tl.log(l)), mask=exists)
 
 
+@variant()
 def rows(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [tillet2019]."""
     (parts, count, D), (merged, of_all) = checked(o, lse)

@@ -84,6 +84,7 @@ def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) 
     _attention_kernel[grid](q, r, k, t, v, o, lse, *strides, *options, CAUSAL=causal, SHARED=shared, **tiles)
 
 
+@variant()
 def materialised(
     q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,6 +99,7 @@ def materialised(
     return o, lse
 
 
+@variant()
 def absorbed(
     q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from touchstone.backends.signatures.mla_decode import checked_sizes, empty_outpu
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.latent import attend, blocks
 from touchstone.backends.triton.lib.splits import merge_kernel
+from touchstone.backends.variants import variant
 
 # That parts of the keys should give together, where some sequences are shorter than others: 16 rows of one, written and
 # read, are the bytes of 57 keys.
@@ -43,6 +44,7 @@ def _flash_kernel(
     tl.store(lse_ptr + place, m + tl.log(l), mask=row < rows)
 
 
+@variant()
 def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, Sq, W), cache (B, Sk, W), lengths (B,) -> o (B, H, Sq, dim_v), lse (B, H, Sq) float32. Source:
     [deepseek2025]."""
@@ -78,6 +80,7 @@ def _splitkv_kernel(
     tl.store(lse_ptr + place, m + tl.log(l), mask=row < rows)
 
 
+@variant()
 def splitkv(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, Sq, W), cache (B, Sk, W), lengths (B,) -> o (B, H, Sq, dim_v), lse (B, H, Sq) float32. Source:
     [dao2023decoding]."""

@@ -13,6 +13,7 @@ import triton.language as tl
 from touchstone.backends import shapes
 from touchstone.backends.sizes import next_power_of_2
 from touchstone.backends.triton.lib.rows import multiple, row_unit, warps
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -54,6 +55,7 @@ def _online_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: tl.
         tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
 
 
+@variant()
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     return _launch(_online_kernel, x)
@@ -89,6 +91,7 @@ def _maskfree_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK: t
     tl.store(y_ptr + col, tl.exp(x - shift) / l, mask=col < cols)
 
 
+@variant()
 def maskfree(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_maskfree_kernel, x)
@@ -122,6 +125,7 @@ def _backward_order_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BL
         tl.store(y_ptr + col, tl.exp(x - shift) / l)
 
 
+@variant()
 def backward_order(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_backward_order_kernel, x)
@@ -155,6 +159,7 @@ def _evictfirst_kernel(x_ptr, y_ptr, lse_ptr, stride_xm, stride_xn, cols, BLOCK:
         tl.store(y_ptr + col, tl.exp(x - shift) / l)
 
 
+@variant()
 def evictfirst(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [jietal2025]."""
     return _launch(_evictfirst_kernel, x)

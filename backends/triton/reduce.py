@@ -50,6 +50,7 @@ def _last_stage_kernel(partial_ptr, y_ptr, count, FUNCTION: tl.constexpr, BLOCK:
     tl.store(y_ptr, value.to(y_ptr.dtype.element_ty))
 
 
+@variant()
 def twostage(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     number, n = checked(x, function), x.numel()
@@ -111,6 +112,7 @@ def _persistent_kernel(x_ptr, partial_ptr, done_ptr, y_ptr, n, stride_x, FUNCTIO
         tl.store(y_ptr, value.to(y_ptr.dtype.element_ty))
 
 
+@variant()
 def persistent(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. The results are combined in the same order in every run. Source: [gupta2012]."""
     number, n = checked(x, function), x.numel()

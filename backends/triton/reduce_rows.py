@@ -12,6 +12,7 @@ from touchstone.backends.signatures.reduce_rows import checked
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.combining import combine, neutral, reduced
 from touchstone.backends.triton.lib.rows import grid_programs
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -53,6 +54,7 @@ def _tile(seen: torch.Tensor) -> dict[str, int]:
     return {"OUTPUTS": 4 if along else 64, "BLOCK": 256 if along else 16, "num_warps": 4}
 
 
+@variant()
 def looped(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,); any sizes and strides. Source: [tillet2019]."""
     seen, number = checked(x, axis, function)
@@ -95,6 +97,7 @@ def _finish_kernel(partial_ptr, y_ptr, outputs, parts, FUNCTION: tl.constexpr, B
     tl.store(y_ptr + output, acc.to(y_ptr.dtype.element_ty), mask=output < outputs)
 
 
+@variant()
 def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,); any sizes and strides. Source: [apex2018]."""
     seen, number = checked(x, axis, function)

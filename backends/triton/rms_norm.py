@@ -25,6 +25,7 @@ from touchstone.backends.triton.lib.rows import (
     tiling,
     warps,
 )
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn", "stride_w"])
@@ -45,6 +46,7 @@ def _onerow_kernel(
     tl.store(y_ptr + col, x * rstd * w, mask=inside)
 
 
+@variant()
 def onerow(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols); x·rstd stays float32 until multiplied by weight [hsu2024].
 
@@ -76,6 +78,7 @@ def _persistent_kernel(
         tl.store(y_ptr + row * cols + col, x * rstd * w, mask=inside)
 
 
+@variant()
 def persistent(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols). The next row waits in registers, in its own 16 bits.
 
@@ -138,6 +141,7 @@ def _tiles_kernel(
         tl.store(y_ptr + col, tiles[i].to(tl.float32) * rstd * w, mask=col < cols)
 
 
+@variant()
 def tiles(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols). Declines more than 32768 columns, what one program holds.
 
@@ -178,6 +182,7 @@ def _looped_kernel(
         tl.store(y_ptr + col, x * rstd * w, mask=inside)
 
 
+@variant()
 def looped(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x is read twice. Source: [zhang2019]."""
     _, cols = shapes("rows cols, cols", x=x, weight=weight)
@@ -207,6 +212,7 @@ def _l2_resident_kernel(
             tl.store(y_ptr + row * cols + col, x * rstd * w, mask=inside, eviction_policy="evict_first")
 
 
+@variant()
 def l2_resident(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns. Source: [zhang2019], [gupta2012].
 
@@ -251,6 +257,7 @@ def _pieces_kernel(x_ptr, w_ptr, y_ptr, stride_xm, stride_wm, rows, cols, eps, B
             tl.store(y_body + col, x * rstd * w, mask=col < body, eviction_policy="evict_first")
 
 
+@variant()
 def pieces(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns, as `l2_resident`.
 

@@ -71,6 +71,7 @@ def _statistics(
     tl.store(stats_ptr + 1, tl.sum(dot, axis=0) * rstd / cols)
 
 
+@variant()
 def looped(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,6 +84,7 @@ def looped(
     return call.dx, call.dweight
 
 
+@variant()
 def l2_resident(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,6 +98,7 @@ def l2_resident(
     return call.dx, call.dweight
 
 
+@variant()
 def partials(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,6 +125,7 @@ def atomics(
     return call.dx, call.dweight
 
 
+@variant()
 def staged(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

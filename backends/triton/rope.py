@@ -7,8 +7,10 @@ pairs: a program a token, whose rows of the tables are read once for all heads o
 import torch
 
 from touchstone.backends.triton.lib.rope import by_elements, by_pairs
+from touchstone.backends.variants import variant
 
 
+@variant()
 def naive(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -22,6 +24,7 @@ def naive(
     return by_elements((q, k, cos, sin, positions), interleaved, 1)
 
 
+@variant()
 def pairs(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -6,8 +6,10 @@ pairs: a program a token, whose rows of the tables are read once for all heads o
 import torch
 
 from touchstone.backends.triton.lib.rope import by_pairs
+from touchstone.backends.variants import variant
 
 
+@variant()
 def pairs(
     dq: torch.Tensor,
     dk: torch.Tensor,

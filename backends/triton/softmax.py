@@ -46,6 +46,7 @@ def _onerow_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr
     tl.store(y_ptr + col, p / tl.sum(p, axis=0), mask=inside)
 
 
+@variant()
 def onerow(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines over 32768 columns, what one program holds [triton2021softmax]."""
     rows, cols = shapes("rows cols", x=x)
@@ -75,6 +76,7 @@ def _persistent_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: tl
         tl.store(y_ptr + row * cols + col, p * (1.0 / tl.sum(p, axis=0)), mask=inside)
 
 
+@variant()
 def persistent(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: [gupta2012].
 
@@ -161,6 +163,7 @@ def _tiles_kernel(
         tl.store(y_ptr + col, exponentials[i] * inverse, mask=col < cols)
 
 
+@variant()
 def tiles(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines more than 32768 columns, what one program holds. Source: [guo2025].
 
@@ -204,6 +207,7 @@ def _looped_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr
         tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
 
 
+@variant()
 def looped(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
@@ -239,6 +243,7 @@ def _online_kernel(x_ptr, y_ptr, stride_xm, stride_xn, cols, BLOCK: tl.constexpr
         tl.store(y_ptr + col, tl.exp(x - m) / l, mask=col < cols)
 
 
+@variant()
 def online(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
@@ -277,6 +282,7 @@ def _l2_resident_kernel(x_ptr, y_ptr, stride_xm, stride_xn, rows, cols, BLOCK: t
             tl.store(y_ptr + row * cols + col, y, mask=col < cols, eviction_policy="evict_first")
 
 
+@variant()
 def l2_resident(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns. Source: [milakov2018], [gupta2012].
 
@@ -329,6 +335,7 @@ def _pieces_kernel(x_ptr, y_ptr, stride_xm, rows, cols, BLOCK: tl.constexpr):
             tl.store(y_body + col, y, mask=col < body, eviction_policy="evict_first")
 
 
+@variant()
 def pieces(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns, as `l2_resident`. Source: [milakov2018], [gupta2012].
 

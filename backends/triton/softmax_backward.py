@@ -33,6 +33,7 @@ def _onerow_kernel(
     tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
 
 
+@variant()
 def onerow(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols). Declines over 16384 columns, what one program holds. See [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -111,6 +112,7 @@ def _looped_kernel(
         tl.store(dx_ptr + col, y * (dy - delta), mask=inside)
 
 
+@variant()
 def looped(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)

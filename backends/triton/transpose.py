@@ -11,6 +11,7 @@ import triton.language as tl
 
 from touchstone.backends import shapes
 from touchstone.backends.sizes import ceil_div
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize_on_alignment=["stride_xn"])
@@ -22,6 +23,7 @@ def _naive_kernel(x_ptr, y_ptr, rows, cols, stride_xm, stride_xn, BLOCK: tl.cons
     tl.store(y_ptr + col * rows + row, x, mask=inside)
 
 
+@variant()
 def naive(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     rows, cols = shapes("rows cols", x=x)
@@ -41,6 +43,7 @@ def _tiled_kernel(x_ptr, y_ptr, rows, cols, stride_xm, stride_xn, SIDE: tl.const
     tl.store(y_ptr + col[:, None] * rows + row[None, :], tl.trans(x), mask=tl.trans(inside))
 
 
+@variant()
 def tiled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     rows, cols = shapes("rows cols", x=x)

@@ -174,6 +174,15 @@ def of_shapes(axes: str, *operands: str) -> dict[str, Also]:
     return found if axes == MATRICES else found | {"five_axes": Also(FIVE_AXES, layouts={operands[0]: "transposed"})}
 
 
+def across_rows(params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:
+    """Single cases, for each option of a parameter, of rows that are no whole vectors but have, all together, a number
+    of elements that is: what moves several at once goes from one row to the next, and from column to column."""
+    options = [{name: each} for name, every in params.items() for each in every if isinstance(each, str)]
+    return {
+        "_".join(["across_rows", *one.values()]): Also({"rows": 16, "cols": 33}, params=one) for one in options or [{}]
+    }
+
+
 def special_of_each(axes: str, params: Mapping[str, Sequence[Any]]) -> dict[str, Also]:
     """Single cases of the special values for each option of each parameter: another function keeps another NaN."""
     return {

@@ -7,7 +7,14 @@ import torch
 from touchstone.conformance.contracts import _activations as acts
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
-from touchstone.conformance.contracts._pointwise import MATRICES, of_shapes, pointwise, special_of_each, with_large
+from touchstone.conformance.contracts._pointwise import (
+    MATRICES,
+    across_rows,
+    of_shapes,
+    pointwise,
+    special_of_each,
+    with_large,
+)
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32
 from touchstone.conformance.spec.contract import (
@@ -79,6 +86,7 @@ contract = pointwise(
     exact={"integers": ["y"]},
     also=of_shapes(MATRICES, "x")
     | special_of_each(MATRICES, {"activation": acts.NAMES})
+    | across_rows({"activation": acts.NAMES})
     | acts.tails_in_16_bits("x", acts.NAMES)
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"x": 0}),

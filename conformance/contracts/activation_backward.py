@@ -13,6 +13,7 @@ from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts._bounds_dots import accumulated
 from touchstone.conformance.contracts._pointwise import (
     MATRICES,
+    across_rows,
     of_shapes,
     pointwise,
     special_of_each,
@@ -88,6 +89,7 @@ _elements = pointwise(
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)
     | special_of_each(MATRICES, {"activation": acts.NAMES})
+    | across_rows({"activation": acts.NAMES})
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest, {"activation": "hardswish"}),
     gradient_of="activation",
     cost=16,

@@ -8,7 +8,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.contracts import _dropout
-from touchstone.conformance.contracts._pointwise import MATRICES, of_shapes, pointwise
+from touchstone.conformance.contracts._pointwise import MATRICES, across_rows, of_shapes, pointwise
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import EPS32, C, Expected, finite
 from touchstone.conformance.spec.contract import Operand, Regular, each_of_one
@@ -65,7 +65,10 @@ contract = pointwise(
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,
-    also={name: replace(one, params={"p": 0.5}) for name, one in of_shapes(MATRICES, "x", "residual").items()}
+    also={
+        name: replace(one, params={"p": 0.5})
+        for name, one in (of_shapes(MATRICES, "x", "residual") | across_rows({})).items()
+    }
     | each_of_one(SIZES[0])
     | _dropout.beyond_largest_of("x", SIZES[0]),
     cost=_dropout.RANDOM + 2,

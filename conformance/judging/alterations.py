@@ -52,6 +52,9 @@ def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
         for padded in _padded(size):
             text = f"the index into the random words were counted with rows of {padded} ({letters} of {size})"
             yield Alteration(text, {}, partial(_in_rows, size, padded))
+        for unit in (each for each in UNITS if size % each):
+            text = f"each row of {size} ({letters}) began at the multiple of {unit} words at or before its start"
+            yield Alteration(text, {}, partial(_from_multiples, size, unit))
     by = "the random words were "
     yield Alteration(f"{by}the first of four of the counter e, not number e mod 4 of the counter e/4", {}, _of_counter)
     yield Alteration(
@@ -66,6 +69,11 @@ def of_words(contract: Contract, case: Case) -> Iterator[Alteration]:
 
 
 LOW = 2**32 - 1
+UNITS = (4, 8, 16, 32)  # words that a thread or a byte mask takes at once
+
+
+def _from_multiples(size: int, unit: int, index: np.ndarray, seed: int, offset: int) -> np.ndarray:
+    return _word(index // size * size // unit * unit + index % size, seed, offset)
 
 
 def _of_last_axes(contract: Contract, case: Case) -> dict[int, str]:
@@ -616,13 +624,19 @@ def _of_term(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]
         names = {name.id for name in ast.walk(first) if isinstance(name, ast.Name)}
         if not isinstance(factors.args[1], torch.Tensor) and names <= operation.run.params.keys():
             first, then = then, first  # `2 * x` is a product of x and 2
-        yield f"with `{term}` added to `{ast.unparse(first)}`, before `{ast.unparse(then)}`", _term_first
+        how = "taken off" if isinstance(node.op, ast.Sub) else "added to"
+        one, other = ast.unparse(first), ast.unparse(then)
+        yield f"with `{term}` {how} `{one}`, before `{other}`", partial(_term_first, 0)
+        if factors.site[1] == "mul" and all(isinstance(each, torch.Tensor) for each in factors.args[:2]):
+            yield f"with `{term}` {how} `{other}`, before `{one}`", partial(_term_first, 1)
 
 
-def _term_first(operation: Operation) -> Any:
+def _term_first(factor: int, operation: Operation) -> Any:
     factors = operation.maker()
     assert factors is not None
-    return factors.of(operation.of(factors.args[0]), factors.args[1]).expand(operation.out.shape)
+    args = list(factors.args)
+    args[factor] = operation.of(args[factor])
+    return factors.of(*args[:2]).expand(operation.out.shape)
 
 
 def _of_first_slices(operation: Operation, node: ast.expr) -> Iterator[tuple[str, Step]]:

@@ -571,11 +571,7 @@ def closest(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: boo
     if len(answers) == 1:
         return answers[0]
 
-    def distance(answer: Expected) -> tuple[bool, float, int]:
-        verdict = compare.compare(got, answer, dtype, bits)
-        return not verdict.ok, verdict.fraction, 0 if verdict.bad is None else int(verdict.bad.sum())
-
-    return min(answers, key=distance)
+    return min(answers, key=lambda answer: compare.compare(got, answer, dtype, bits).distance)
 
 
 def shares(got: torch.Tensor, expected: Expected, dtype: torch.dtype, bits: bool = False) -> torch.Tensor:

@@ -31,6 +31,11 @@ class Verdict:
     def ok(self) -> bool:
         return self.message is None
 
+    @property
+    def distance(self) -> tuple[bool, int, float]:
+        """How far from the answer: with most elements right it is that one, however far off the worst is."""
+        return not self.ok, 0 if self.bad is None else int(self.bad.sum()), self.fraction
+
 
 def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact: bool = False) -> Verdict:
     """Judge `got` against the answer, or against the alternative answer it comes closest to; that one's note is given
@@ -43,7 +48,7 @@ def compare(got: torch.Tensor, expected: Expected, in_dtype: torch.dtype, exact:
             verdicts.append(_compare(got, answer, in_dtype, exact))
             if verdicts[-1].ok:
                 break
-    closest = min(verdicts, key=lambda verdict: (not verdict.ok, verdict.fraction))
+    closest = min(verdicts, key=lambda verdict: verdict.distance)
     noted = [answer.note for answer, verdict in zip(answers, verdicts, strict=True) if verdict.ok]
     closest.note = next(iter(noted), "") if all(noted) else ""
     if isinstance(expected.excused, torch.Tensor):

@@ -746,6 +746,23 @@ def window_of_keys(fn):
     return lambda *a, window, **k: fn(*a, window=min(window, a[1].shape[2] + 1), **k)
 
 
+def columns_of_quads(fn):
+    """Four elements at once, taken for those of one row: what is behind its end has its last column's bias."""
+
+    def wrong(*args, **params):
+        given = by_name(fn, args, params)
+        x, bias = given["x"], given["bias"]
+        cols, every = x.shape[1], torch.arange(x.numel())
+        if x.numel() % 4 or bias is None:
+            return fn(*args, **params)
+        column = (every // 4 * 4 % cols + every % 4).clamp_max(cols - 1)
+        flat = {name: t.reshape(1, -1) for name, t in given.items() if isinstance(t, torch.Tensor) and t.ndim == 2}
+        found, right = called(fn, args, params, {**flat, "bias": bias[column]}), fn(*args, **params)
+        return found.view(x.shape) if isinstance(found, torch.Tensor) else (found[0].view(x.shape), *right[1:])
+
+    return wrong
+
+
 def coalesced_by_rows(fn):
     """Two axes are taken for one where a row's stride is the number of rows."""
 
@@ -1025,6 +1042,7 @@ WRONG = [
     ("attention_backward", "beyond_float16", gradients_in_float16),
     ("masked_attention", "capped_rows_of_nothing", capped_rows_of_nothing),
     *((op, "full_in_several_tiles", split_into_equal_parts) for op in CACHED),
+    *((op, name, columns_of_quads) for op, name in EVERY if name.startswith("across_rows")),
     ("bias_dropout_residual", "many_rows", in_rows_of_64("x", "residual")),
     ("dropout", "many_rows", in_rows_of_64("x")),
     *((op, "as_many_rows_as_a_pitch", coalesced_by_rows) for op in MANY.split()),

@@ -663,8 +663,12 @@ def test_a_factor_that_one_term_gets_and_a_term_that_comes_before_it():
     found, _ = tried(lambda x, y: 2.0 + x * y, {"x": X, "y": Y})
     assert same(found["`2.0 + x * y` were with `2.0` added to `x`, before `y`"], (X + 2) * Y)
     found, _ = tried(lambda x, y: x / y - y.square(), {"x": X, "y": Y})
-    words = "`x / y - y.square()` were with `y.square()` added to `x`, before `y`"
+    words = "`x / y - y.square()` were with `y.square()` taken off `x`, before `y`"
     assert same(found[words], (X - Y.square()) / Y)
+    found, _ = tried(lambda x, y: x * y - y.square(), {"x": X, "y": Y})
+    for first, then, expected in (("x", "y", (X - Y.square()) * Y), ("y", "x", X * (Y - Y.square()))):
+        words = f"`x * y - y.square()` were with `y.square()` taken off `{first}`, before `{then}`"
+        assert same(found[words], expected)
     for reference in (lambda x, y: (x - y) / x, lambda x, y: x.square() + y):
         found, _ = tried(reference, {"x": X, "y": Y})
         assert not any("alone multiplied" in words or "before `" in words for words in found)

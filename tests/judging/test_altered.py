@@ -275,6 +275,10 @@ def test_an_element_that_is_overwritten_before_it_is_read():
         (lambda e, cols: e // 4 * 4, "for each four elements the first of theirs"),
         (lambda e, cols: e + 1, "those of the next element"),
         (lambda e, cols: e // cols * 64 + e % cols, "were counted with rows of 64 (cols of 40)"),
+        (
+            lambda e, cols: e // cols * cols // 16 * 16 + e % cols,
+            "each row of 40 (cols) began at the multiple of 16 words",
+        ),
         (lambda e, cols: e // cols * 50 + e % cols, None),
         (lambda e, cols: e % 100, None),
     ],

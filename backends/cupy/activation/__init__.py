@@ -19,16 +19,19 @@ _naive = Module(__file__, "naive.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def uncoalesced(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [boehm2022]."""
     return _one_element_each("activation_uncoalesced", x, bias, activation)
 
 
+@variant()
 def naive(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [boehm2022]."""
     return _one_element_each("activation_naive", x, bias, activation)
 
 
+@variant()
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, *, activation: str = "gelu") -> torch.Tensor:
     """x (rows, cols), bias (cols,) or None -> y (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     return _in_vectors(x, bias, activation, approximate=0)

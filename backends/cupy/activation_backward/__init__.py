@@ -14,12 +14,14 @@ from touchstone.backends.cupy.lib.norms import resident, vector_width
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.activation_backward import Gradients, checked_outputs, parts_of
+from touchstone.backends.variants import variant
 
 _naive = Module(__file__, "naive.cu")
 _partials = Module(__file__, "partials.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 
@@ -37,6 +39,7 @@ def naive(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activ
     return dx, dbias
 
 
+@variant()
 def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 
@@ -56,6 +59,7 @@ def partials(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, ac
     return dx, dbias
 
 
+@variant()
 def vectorised(x: torch.Tensor, bias: torch.Tensor | None, dy: torch.Tensor, *, activation: str = "gelu") -> Gradients:
     """x, dy (rows, cols), bias (cols,) or None -> dx (rows, cols), dbias (cols,) or None. Any sizes and strides.
 

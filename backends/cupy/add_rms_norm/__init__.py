@@ -13,12 +13,14 @@ from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.signatures._add_norms import empty_outputs
+from touchstone.backends.variants import variant
 
 _naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,6 +33,7 @@ def naive(
     return y, h
 
 
+@variant()
 def warp(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,6 +50,7 @@ def warp(
     return y, h
 
 
+@variant()
 def block(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,6 +67,7 @@ def block(
     return y, h
 
 
+@variant()
 def vectorised(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

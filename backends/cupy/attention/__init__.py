@@ -37,6 +37,7 @@ _QUERIES = 4
 _HELD = 48 * 1024 // 4 - 64
 
 
+@variant()
 def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,6 +58,7 @@ def naive(
     return o, lse
 
 
+@variant()
 def fullrow(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,6 +80,7 @@ def fullrow(
     return o, lse
 
 
+@variant()
 def flash(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

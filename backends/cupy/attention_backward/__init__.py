@@ -37,6 +37,7 @@ _TILES = {64: (64, 128, 1), 128: (64, 128, 1), 192: (32, 64, 2), 256: (32, 64, 2
 _QUERIES, _KEYS = (1, 1, 64, 64), (1, 1, 128, 64)
 
 
+@variant()
 def delta_inline(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -61,6 +62,7 @@ def delta_inline(
     return dq, dk, dv
 
 
+@variant()
 def delta_first(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -22,6 +22,7 @@ _module = Module(__file__, "decode.cu")
 _packgqa = Module(__file__, "packgqa.cu")
 
 
+@variant()
 def naive(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [milakov2018]."""
@@ -34,6 +35,7 @@ def naive(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor
     return o, lse
 
 
+@variant()
 def splitkv(q, k, v, lengths, *, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, Hq, Sq, D), k, v (B, Hkv, Sk, D), lengths (B,) -> o (B, Hq, Sq, D), lse (B, Hq, Sq) float32. Source:
     [dao2023decoding]."""

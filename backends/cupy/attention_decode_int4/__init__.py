@@ -14,10 +14,12 @@ from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.attention import empty_outputs, scale_or_default
 from touchstone.backends.signatures.attention_decode import empty_parts, splits_of
 from touchstone.backends.signatures.attention_decode_int4 import checked_sizes
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "decode.cu")
 
 
+@variant()
 def dequantised(
     q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,6 +34,7 @@ def dequantised(
     return attention_decode.splitkv(q, k, v, lengths, scale=scale)
 
 
+@variant()
 def splitkv(
     q, k_codes, k_scales, v_codes, v_scales, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,6 +24,7 @@ _module = Module(__file__, "paged.cu")
 _packgqa = Module(__file__, "packgqa.cu")
 
 
+@variant()
 def naive(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,6 +39,7 @@ def naive(
     return o, lse
 
 
+@variant()
 def splitkv(
     q, k_cache, v_cache, block_table, lengths, *, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

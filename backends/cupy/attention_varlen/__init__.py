@@ -26,6 +26,7 @@ _tensorcore = Module(__file__, "tensorcore.cu")
 _ROWS = 64  # queries of a tile
 
 
+@variant()
 def flash(
     q, k, v, cu_q, cu_k, *, max_q: int, max_k: int, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,6 +43,7 @@ def flash(
     return o, lse
 
 
+@variant()
 def scheduled(
     q, k, v, cu_q, cu_k, *, max_q: int, max_k: int, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

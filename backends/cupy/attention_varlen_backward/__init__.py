@@ -18,12 +18,14 @@ from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_backward import empty_outputs
 from touchstone.backends.signatures.attention_varlen import tiles_of
 from touchstone.backends.signatures.attention_varlen_backward import checked_sizes
+from touchstone.backends.variants import variant
 
 _delta = Module(__file__, "delta.cu")
 _delta_first = Module(__file__, "delta_first.cu")
 _STEP = 16  # rows of the other side that a block works on at a time
 
 
+@variant()
 def delta_first(
     q, k, v, o, lse, do, cu_q, cu_k, *, max_q: int, max_k: int, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,11 +11,13 @@ from touchstone.backends import Unsupported
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures._dropout import in_one_run
 from touchstone.backends.signatures.bias_dropout_residual import empty_output, step_of
+from touchstone.backends.variants import variant
 
 _unfused = Module(__file__, "unfused.cu")
 _fused = Module(__file__, "fused.cu")
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -40,6 +42,7 @@ def unfused(
     return y
 
 
+@variant()
 def fused(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -61,6 +64,7 @@ def fused(
     return y
 
 
+@variant()
 def vectorised(
     x: torch.Tensor,
     bias: torch.Tensor | None,

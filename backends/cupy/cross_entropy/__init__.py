@@ -11,11 +11,13 @@ from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import blocks, warp_grid
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.cross_entropy import checked_sizes, empty_loss, empty_losses
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _online = Module(__file__, "online.cu")
 
 
+@variant()
 def naive(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32, any number of classes. Source: [milakov2018]."""
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)
@@ -26,6 +28,7 @@ def naive(logits, target, *, reduction="mean", ignore_index=-100, label_smoothin
     return _reduced(losses, target, reduction, ignore_index)
 
 
+@variant()
 def warp(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32, any number of classes. Source: [oneflow2021]."""
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)
@@ -36,6 +39,7 @@ def warp(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing
     return _reduced(losses, target, reduction, ignore_index)
 
 
+@variant()
 def online(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0) -> torch.Tensor:
     """logits (rows, V), target (rows,) -> loss () or (rows,) float32, any number of classes. Source: [milakov2018]."""
     rows, V = checked_sizes(logits, target, reduction, label_smoothing)

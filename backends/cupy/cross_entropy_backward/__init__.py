@@ -10,11 +10,13 @@ from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.cross_entropy_backward import checked_sizes, empty_gradient
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def block(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:
@@ -31,6 +33,7 @@ def block(
     return dlogits
 
 
+@variant()
 def vectorised(
     logits, target, lse, dloss, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0
 ) -> torch.Tensor:

@@ -26,6 +26,7 @@ def _grid(x: torch.Tensor, each: int = 1) -> tuple[int, int]:
     return max(1, min(resident(x, 8), -(-x.numel() // (across * each)))), across
 
 
+@variant()
 def shuffle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a, b (n,) -> y (); any strides. Source: [luitjens2014]."""
     (n,) = shapes("n, n", a=a, b=b)
@@ -36,6 +37,7 @@ def shuffle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a, b (n,) -> y (); any strides, but only neighbours on 16 bytes move as vectors. Source: [luitjens2013]."""
     (n,) = shapes("n, n", a=a, b=b)

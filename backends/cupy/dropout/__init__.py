@@ -10,21 +10,25 @@ import torch
 from touchstone.backends import shapes
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures._dropout import axes, checked, in_one_run
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [salmon2011]."""
     return _by_threads("dropout_naive", 1, x, p, seed, offset)
 
 
+@variant()
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape and strides, four at most that do not merge -> y of its shape. Source: [salmon2011]."""
     return _by_threads("dropout_four", 4, x, p, seed, offset)
 
 
+@variant()
 def vectorised(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> torch.Tensor:
     """x of any shape -> y of its shape. Declines x that is not contiguous from a multiple of 16 bytes on.
 

@@ -10,11 +10,13 @@ import torch
 from touchstone.backends import shapes
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures._dropout import axes, checked, in_one_run, words_of
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def ballot(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """x of any shape and strides, four at most that do not merge -> y of its shape, bits (ceil(n/32),) int32.
 
@@ -23,6 +25,7 @@ def ballot(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -
     return _by_threads("dropout_bitmask_ballot", 1, x, p, seed, offset)
 
 
+@variant()
 def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """x of any shape and strides, four at most that do not merge -> y of its shape, bits (ceil(n/32),) int32.
 
@@ -31,6 +34,7 @@ def four(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> 
     return _by_threads("dropout_bitmask_four", 4, x, p, seed, offset)
 
 
+@variant()
 def vectorised(x: torch.Tensor, *, p: float = 0.5, seed: int = 0, offset: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """x of any shape -> y of its shape, bits (ceil(n/32),) int32. Declines x that is not contiguous from a multiple of
     16 bytes on.

@@ -9,11 +9,13 @@ import torch
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures._dropout import axes, in_one_run
 from touchstone.backends.signatures.dropout_bitmask_backward import checked_scale
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tensor:
     """dy of any shape and strides, four at most that do not merge; bits (ceil(n/32),) int32 -> dx of dy's shape.
 
@@ -28,6 +30,7 @@ def naive(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tens
     return dx
 
 
+@variant()
 def vectorised(dy: torch.Tensor, bits: torch.Tensor, *, p: float = 0.5) -> torch.Tensor:
     """dy of any shape, bits (ceil(n/32),) int32 -> dx of dy's shape.
 

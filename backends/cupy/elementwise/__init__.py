@@ -12,11 +12,13 @@ from touchstone.backends.cupy.lib.norms import resident
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for, in_lines
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.elementwise import FUNCTIONS, checked_output, in_four_axes
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides. Source: [cuda2025]."""
     y = checked_output(a, b, function)
@@ -25,6 +27,7 @@ def naive(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.T
     return y
 
 
+@variant()
 def gridstride(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides. Source: [cuda2025]."""
     y = checked_output(a, b, function)
@@ -33,6 +36,7 @@ def gridstride(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> to
     return y
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor, *, function: str = "add") -> torch.Tensor:
     """a and b of any one shape -> y of that shape. Any strides; where elements of more than two axes lie apart, as in
     `gridstride`. Source: [xlite2025]."""

@@ -32,6 +32,7 @@ _tensorcore = Module(__file__, "tensorcore.cu")
 _wgmma = Module(__file__, "wgmma.cu")
 
 
+@variant()
 def unfused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:
@@ -45,6 +46,7 @@ def unfused(
     return matmul.warptiled(gate, w_down)
 
 
+@variant()
 def epilogue(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:

@@ -12,10 +12,12 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
 from touchstone.backends.cupy.lib.rows import warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "gemv.cu")
 
 
+@variant()
 def warp(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,); any sizes and strides. Source: [liu2021]."""
     M, K = shapes("M K, K", a=a, x=x)
@@ -25,6 +27,7 @@ def warp(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def vectorised(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,); any sizes and strides, but only rows on 16 bytes load as vectors [liu2021]."""
     M, K = shapes("M K, K", a=a, x=x)
@@ -37,6 +40,7 @@ def vectorised(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def tworows(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,). Declines more than 16 columns, half a warp's lanes. Source: [liu2021]."""
     M, K = shapes("M K, K", a=a, x=x)
@@ -49,6 +53,7 @@ def tworows(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def splitk(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """a (M, K), x (K,) -> y (M,). Declines more than 2^31 - 1 rows, a grid's blocks. Source: [hoque2024]."""
     M, K = shapes("M K, K", a=a, x=x)

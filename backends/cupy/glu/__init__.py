@@ -11,11 +11,13 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.activations import number
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for, in_lines
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.variants import variant
 
 _naive = Module(__file__, "naive.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides. Source: [shazeer2020]."""
     rows, cols = shapes("rows cols, rows cols", gate=gate, up=up)
@@ -27,6 +29,7 @@ def naive(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> 
     return y
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, *, activation: str = "silu") -> torch.Tensor:
     """gate and up (rows, cols) -> y (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     rows, cols = shapes("rows cols, rows cols", gate=gate, up=up)

@@ -11,6 +11,7 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.activations import number
 from touchstone.backends.cupy.lib.pointwise import THREADS, blocks_for, in_lines
 from touchstone.backends.cupy.runtime.module import Module
+from touchstone.backends.variants import variant
 
 _naive = Module(__file__, "naive.cu")
 _vectorised = Module(__file__, "vectorised.cu")
@@ -18,6 +19,7 @@ _vectorised = Module(__file__, "vectorised.cu")
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
 
+@variant()
 def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [shazeer2020]."""
     rows, cols = shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)
@@ -29,6 +31,7 @@ def naive(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation:
     return dgate, dup
 
 
+@variant()
 def vectorised(gate: torch.Tensor, up: torch.Tensor, dy: torch.Tensor, *, activation: str = "silu") -> Gradients:
     """gate, up and dy (rows, cols) -> dgate, dup (rows, cols). Any sizes and strides. Source: [xlite2025]."""
     rows, cols = shapes("rows cols, rows cols, rows cols", gate=gate, up=up, dy=dy)

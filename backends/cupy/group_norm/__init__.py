@@ -17,6 +17,7 @@ from touchstone.backends import Unsupported, shapes
 from touchstone.backends.cupy.lib.norms import threads, vector_width
 from touchstone.backends.cupy.lib.rows import WARP_COLS, blocks, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module, shared_limit
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _streamed = Module(__file__, "streamed.cu")
@@ -25,6 +26,7 @@ _AXES = 6  # Group::most in the kernels
 _SUMS = 128  # bytes of shared memory that block_sum takes
 
 
+@variant()
 def naive(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -44,6 +46,7 @@ def naive(
     return y
 
 
+@variant()
 def warp(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -73,6 +76,7 @@ def warp(
     return y
 
 
+@variant()
 def block(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -92,6 +96,7 @@ def block(
     return y
 
 
+@variant()
 def streamed(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -121,6 +126,7 @@ def streamed(
     return y
 
 
+@variant()
 def vectorised(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, groups: int, eps: float = 1e-5
 ) -> torch.Tensor:

@@ -28,6 +28,7 @@ _cluster = Module(__file__, "cluster.cu")
 _teams = Module(__file__, "teams.cu")
 
 
+@variant()
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
@@ -38,6 +39,7 @@ def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
     return y
 
 
+@variant()
 def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -52,6 +54,7 @@ def warp(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, ep
     return y
 
 
+@variant()
 def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns [baetal2016]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
@@ -63,6 +66,7 @@ def block(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
     return y
 
 
+@variant()
 def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols), any number of columns. See [chan1979]."""
     rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
@@ -73,6 +77,7 @@ def welford(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *,
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 
@@ -88,6 +93,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return y
 
 
+@variant()
 def staged(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
     """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
 

@@ -26,6 +26,7 @@ _scalar = Module(__file__, "scalar.cu")
 _BLOCK_COLS = 8192  # what the registers of a block hold: `kept` in the kernels
 
 
+@variant()
 def naive(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -50,6 +51,7 @@ def naive(
     return dx, dweight, dbias
 
 
+@variant()
 def warp(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -75,6 +77,7 @@ def warp(
     return dx, dweight, dbias
 
 
+@variant()
 def block(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -100,6 +103,7 @@ def block(
     return dx, dweight, dbias
 
 
+@variant()
 def partials(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -152,6 +156,7 @@ def atomics(
     return dx, dweight, dbias
 
 
+@variant()
 def vectorised(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -175,6 +180,7 @@ def vectorised(
     return dx, dweight, dbias
 
 
+@variant()
 def staged(
     x: torch.Tensor,
     weight: torch.Tensor,

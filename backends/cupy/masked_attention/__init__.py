@@ -22,6 +22,7 @@ _flash = Module(__file__, "flash.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
 
 
+@variant()
 def naive(
     q,
     k,
@@ -56,6 +57,7 @@ def naive(
     return o, lse
 
 
+@variant()
 def flash(
     q,
     k,
@@ -80,6 +82,7 @@ def flash(
     return _by_tiles(q, k, v, given(mods, q, k), pruned=False)
 
 
+@variant()
 def pruned(
     q,
     k,

@@ -12,11 +12,13 @@ from touchstone.backends.signatures.attention_backward import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods
 from touchstone.backends.signatures.masked_attention_backward import checked_sizes
 from touchstone.backends.sizes import ceil_div
+from touchstone.backends.variants import variant
 
 _gradients = Module(__file__, "delta_first.cu")
 _STEP = 16  # rows of the other sequence at a time
 
 
+@variant()
 def delta_first(
     q,
     k,

@@ -63,12 +63,14 @@ _clusterk = Module(__file__, "clusterk.cu")
 _tf32 = Module(__file__, "tf32.cu")
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_naive, "matmul_naive", a, b, lambda M, N: Tiling(ceil_div(M, 32) * ceil_div(N, 8), (32, 8), 0, {}))
 
 
+@variant()
 def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
@@ -77,36 +79,42 @@ def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     )
 
 
+@variant()
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_tiled, "matmul_tiled", a, b, lambda M, N: Tiling(blocks(M, N, 32), (32, 32), 0, {}))
 
 
+@variant()
 def tiled1d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_tiled, "matmul_tiled1d", a, b, lambda M, N: Tiling(blocks(M, N, 64), 512, 0, {}))
 
 
+@variant()
 def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [volkov2010]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_registers, "matmul_tiled2d", a, b, by_threads)
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_registers, "matmul_vectorised", a, b, by_threads)
 
 
+@variant()
 def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, row-major ones on 16 bytes fastest. Source: [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
     return _product(_registers, "matmul_doublebuffered", a, b, by_threads)
 
 
+@variant()
 def warptiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides, an axis of stride 1 on 16 bytes fastest [boehm2022]."""
     shapes("M K, K N", a=a, b=b)
@@ -136,6 +144,7 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return _product(_pipelined, "matmul_pipelined", a, b, by_more_warps, **layouts)
 
 
+@variant()
 def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
     M, K, N = shapes("M K, K N", a=a, b=b)

@@ -11,10 +11,12 @@ from touchstone.backends.cupy.lib.norms import vector_width
 from touchstone.backends.cupy.lib.rows import blocks
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.merge_states import checked
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "merge.cu")
 
 
+@variant()
 def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [milakov2018]."""
     (parts, rows, dim), (merged, of_all) = checked(o, lse)
@@ -25,6 +27,7 @@ def naive(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     return merged, of_all
 
 
+@variant()
 def warp(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32. Source: [dao2023decoding]."""
     (parts, rows, dim), (merged, of_all) = checked(o, lse)
@@ -34,6 +37,7 @@ def warp(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     return merged, of_all
 
 
+@variant()
 def vectorised(o, lse) -> tuple[torch.Tensor, torch.Tensor]:
     """o (P, rows, D), lse (P, rows) float32 -> o (rows, D), lse (rows,) float32.
 

@@ -47,6 +47,7 @@ def _attention(q, r, k, t, v, o, lse, causal: bool, scale: float, shared: bool) 
     _module.launch("mla_attention", grid, 128, q, r, k, t, v, o, lse, *strides, *options, dtype=q.dtype)
 
 
+@variant()
 def materialised(
     q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,6 +62,7 @@ def materialised(
     return o, lse
 
 
+@variant()
 def absorbed(
     q_nope, q_rope, c, k_rope, w_uk, w_uv, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,6 +28,7 @@ _module = Module(__file__, "decode.cu")
 _tensorcore = Module(__file__, "tensorcore.cu")
 
 
+@variant()
 def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, Sq, W), cache (B, Sk, W), lengths (B,) -> o (B, H, Sq, dim_v), lse (B, H, Sq) float32. Source:
     [deepseek2025]."""
@@ -39,6 +40,7 @@ def flash(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor,
     return o, lse
 
 
+@variant()
 def splitkv(q, cache, lengths, *, dim_v: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, Sq, W), cache (B, Sk, W), lengths (B,) -> o (B, H, Sq, dim_v), lse (B, H, Sq) float32. Source:
     [dao2023decoding]."""

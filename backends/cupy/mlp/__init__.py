@@ -34,6 +34,7 @@ _tensorcore = Module(__file__, "tensorcore.cu")
 _wgmma = Module(__file__, "wgmma.cu")
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -56,6 +57,7 @@ def unfused(
     return y
 
 
+@variant()
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,

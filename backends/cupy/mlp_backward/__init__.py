@@ -40,6 +40,7 @@ _wgmma = Module(__file__, "wgmma.cu")
 _Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,
@@ -67,6 +68,7 @@ def unfused(
     return _gradients(matmul.warptiled, x, w1, b1, b2, dy, hidden, dz)
 
 
+@variant()
 def epilogue(
     x: torch.Tensor,
     w1: torch.Tensor,

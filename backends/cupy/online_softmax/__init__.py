@@ -12,11 +12,13 @@ from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import blocks, in_registers, warp_grid
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.online_softmax import empty_outputs
+from touchstone.backends.variants import variant
 
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = empty_outputs(x)
@@ -25,6 +27,7 @@ def online(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, lse
 
 
+@variant()
 def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = empty_outputs(x)
@@ -33,6 +36,7 @@ def warp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, lse
 
 
+@variant()
 def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log. Source: [milakov2018]."""
     rows, cols, y, lse = empty_outputs(x)
@@ -42,6 +46,7 @@ def block(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, lse
 
 
+@variant()
 def vectorised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (rows, cols) -> y (rows, cols), lse (rows,) float32, natural log.
 

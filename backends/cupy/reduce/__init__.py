@@ -47,31 +47,37 @@ def _climb(kernel: str, x: torch.Tensor, function: str, each: int) -> torch.Tens
         x = results
 
 
+@variant()
 def interleaved(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_interleaved", x, function, _THREADS), x)
 
 
+@variant()
 def strided(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_strided", x, function, _THREADS), x)
 
 
+@variant()
 def sequential(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_sequential", x, function, _THREADS), x)
 
 
+@variant()
 def firstadd(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_firstadd", x, function, 2 * _THREADS), x)
 
 
+@variant()
 def unrolled(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_unrolled", x, function, 2 * _THREADS), x)
 
 
+@variant()
 def templated(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _stored(_climb("reduce_templated", x, function, 2 * _THREADS), x)
@@ -88,11 +94,13 @@ def _twice(kernel: str, x: torch.Tensor, function: str, **definitions: Any) -> t
     return _stored(last, x)
 
 
+@variant()
 def gridstride(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _twice("reduce_gridstride", x, function)
 
 
+@variant()
 def shuffle(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [luitjens2014]."""
     return _twice("reduce_shuffle", x, function)
@@ -110,6 +118,7 @@ def atomics(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride, but only neighbours on 16 bytes load as vectors. Source: [luitjens2013]."""
     checked(x, function)

@@ -14,10 +14,12 @@ from touchstone.backends.cupy.lib.norms import resident, threads, vector_width
 from touchstone.backends.cupy.lib.rows import blocks, warp_grid
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.signatures.reduce_rows import checked
+from touchstone.backends.variants import variant
 
 _module = Module(__file__, "reduce_rows.cu")
 
 
+@variant()
 def warp(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,); any sizes and strides. Source: [luitjens2014]."""
     seen, number = checked(x, axis, function)
@@ -29,6 +31,7 @@ def warp(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Ten
     return y
 
 
+@variant()
 def block(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,). Declines more than 2^31 - 1 outputs. Source: [luitjens2014]."""
     seen, number = checked(x, axis, function)
@@ -40,6 +43,7 @@ def block(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Te
     return y
 
 
+@variant()
 def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,); any sizes and strides. Source: [apex2018]."""
     seen, number = checked(x, axis, function)
@@ -55,6 +59,7 @@ def partials(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor, *, axis: int = -1, function: str = "sum") -> torch.Tensor:
     """x (rows, cols) -> y (rows,) or (cols,).
 

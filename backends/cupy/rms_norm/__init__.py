@@ -27,6 +27,7 @@ _cluster = Module(__file__, "cluster.cu")
 _teams = Module(__file__, "teams.cu")
 
 
+@variant()
 def naive(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
     multiplied by weight [hsu2024]. Source: [zhang2019]."""
@@ -38,6 +39,7 @@ def naive(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
     return y
 
 
+@variant()
 def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
@@ -52,6 +54,7 @@ def warp(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.T
     return y
 
 
+@variant()
 def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols), any number of columns; x·rstd stays float32 until
     multiplied by weight [hsu2024]. Source: [zhang2019]."""
@@ -64,6 +67,7 @@ def block(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 
@@ -79,6 +83,7 @@ def vectorised(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> t
     return y
 
 
+@variant()
 def staged(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-6) -> torch.Tensor:
     """x (rows, cols), weight (cols,) -> y (rows, cols).
 

@@ -26,6 +26,7 @@ _scalar = Module(__file__, "scalar.cu")
 _BLOCK_COLS = 8192  # what the registers of a block hold: `kept` in the kernels
 
 
+@variant()
 def naive(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,6 +45,7 @@ def naive(
     return dx, dweight
 
 
+@variant()
 def warp(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,6 +65,7 @@ def warp(
     return dx, dweight
 
 
+@variant()
 def block(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,6 +85,7 @@ def block(
     return dx, dweight
 
 
+@variant()
 def partials(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,6 +126,7 @@ def atomics(
     return dx, dweight
 
 
+@variant()
 def vectorised(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,6 +144,7 @@ def vectorised(
     return dx, dweight
 
 
+@variant()
 def staged(
     x: torch.Tensor, weight: torch.Tensor, dy: torch.Tensor, *, rstd: torch.Tensor | None = None, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,10 +8,12 @@ vectorised: 16 bytes of both sides of the pairs at once, where rows are whole ve
 import torch
 
 from touchstone.backends.cupy.lib.rope import by_elements, by_pairs
+from touchstone.backends.variants import variant
 
 _NAMES = ("q", "k")
 
 
+@variant()
 def naive(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -25,6 +27,7 @@ def naive(
     return by_elements((q, k, cos, sin, positions), interleaved, 1)
 
 
+@variant()
 def pairs(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -38,6 +41,7 @@ def pairs(
     return by_pairs((q, k, cos, sin, positions), interleaved, 1, _NAMES)
 
 
+@variant()
 def vectorised(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -7,10 +7,12 @@ vectorised: 16 bytes of both sides of the pairs at once, where rows are whole ve
 import torch
 
 from touchstone.backends.cupy.lib.rope import by_pairs
+from touchstone.backends.variants import variant
 
 _NAMES = ("dq", "dk")
 
 
+@variant()
 def pairs(
     dq: torch.Tensor,
     dk: torch.Tensor,
@@ -24,6 +26,7 @@ def pairs(
     return by_pairs((dq, dk, cos, sin, positions), interleaved, -1, _NAMES)
 
 
+@variant()
 def vectorised(
     dq: torch.Tensor,
     dk: torch.Tensor,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from touchstone.backends import Unsupported
+from touchstone.backends import Unsupported, replay
 from touchstone.backends.cupy.runtime.hopper import TensorMap
 from touchstone.backends.devices import SHARED_LIMIT
 from touchstone.backends.prepared import OfThread, Prepared, letter
@@ -62,6 +62,7 @@ _RANGES = {
     for name, number in _INTEGERS.items()
 }
 _ANY, _NUMBER, _BOOL = object(), object(), object()
+_NO_MAP = bytes(128)  # in the place of a TensorMap
 _FORMATS = {  # of the module struct
     name: letter(np.dtype(number).kind, np.dtype(number).itemsize)
     for name, number in (*_INTEGERS.items(), *_FLOATS.items())
@@ -157,7 +158,7 @@ class Module:
         """
         key = (kernel, dtype, cooperative, arch, *definitions.items(), *map(type, definitions.values()))
         ready = self._ready.made.get(key)
-        if ready is not None and recorder is None and launched is None and ready.launch(grid, block, arguments, shared):
+        if ready is not None and not _watched() and ready.launch(grid, block, arguments, shared):
             return
         grid, block = _extent(kernel, "grid", grid, GRID_LIMIT), _extent(kernel, "block", block, BLOCK_LIMIT)
         if block[0] * block[1] * block[2] > THREADS:
@@ -179,6 +180,7 @@ class Module:
         elif device.type == "cpu":
             self._emulate(what)
         else:
+            replay.spoil("a first launch")
             function = self._run(what, device)
             if launched is None:
                 self._ready.made[key] = _ready(self.kernels[kernel], function, what, device)
@@ -239,7 +241,7 @@ class _Ready:
     """A kernel that was launched once, for launches like that one from the same thread.
 
     `kinds` has for each parameter a tensor's dtype, or what else it takes: _ANY tensor, a _NUMBER, a _BOOL, a
-    TensorMap.
+    TensorMap, or a NumPy scalar of so many bytes.
     """
 
     def __init__(self, prepared: Prepared, kinds: tuple[Any, ...], what: Launch, index: int) -> None:
@@ -265,11 +267,13 @@ class _Ready:
                 tensors += 1
             elif kind is _NUMBER:
                 values.append(value)
-            elif kind is TensorMap and isinstance(value, TensorMap):
-                values.append(value.encoded())
+            elif kind is TensorMap and (value is None or isinstance(value, TensorMap)):
+                values.append(_NO_MAP if value is None else value.encoded())
             elif kind is _BOOL and isinstance(value, bool):
                 values.append(value)
-            elif value is None and kind is not TensorMap and kind is not _BOOL:
+            elif type(kind) is int and isinstance(value, np.generic) and value.nbytes == kind:
+                values.append(value.tobytes())
+            elif value is None and kind is not _BOOL and type(kind) is not int:
                 values.append(0)
             else:
                 return False
@@ -290,20 +294,28 @@ def _ready(parameters: tuple[Parameter, ...], function: int, what: Launch, devic
     kinds: list[Any] = []
     formats: list[str] = []
     element = dict(what.definitions).get("ELEMENT")
-    for parameter in parameters:
+    for parameter, value in zip(parameters, what.arguments, strict=True):
         written = element if parameter.type == "ELEMENT" else parameter.type
         if parameter.pointer:
             kinds.append(_POINTEES.get(str(written), _ANY))
-            formats.append("Q")
+            formats.append("P")
         elif parameter.type == TensorMap.__name__:
             kinds.append(TensorMap)
             formats.append("128s")
         elif parameter.type in _FORMATS:
             kinds.append(_BOOL if parameter.type == "bool" else _NUMBER)
             formats.append(_FORMATS[parameter.type])
+        elif isinstance(value, np.generic):
+            kinds.append(value.nbytes)
+            formats.append(f"{value.nbytes}s")
         else:
             return None
-    return _Ready(Prepared(function, formats), tuple(kinds), what, device.index or 0)
+    prepared = Prepared(function, formats, what.module, _watched)
+    return _Ready(prepared, tuple(kinds), what, device.index or 0)
+
+
+def _watched() -> bool:
+    return recorder is not None or launched is not None
 
 
 def _three(extent: int | tuple[int, ...]) -> tuple[int, int, int]:
@@ -471,7 +483,7 @@ def _pack(
         elif parameter.type == TensorMap.__name__ and not parameter.pointer:
             if value is not None and not isinstance(value, TensorMap):
                 raise TypeError(f"{kernel}: {parameter.name}: expected a TensorMap or None, got {value!r}")
-            packed.append(bytes(128) if value is None else value)
+            packed.append(_NO_MAP if value is None else value)
         elif parameter.pointer:
             if value is not None:
                 raise TypeError(f"{kernel}: {parameter.name} is a pointer: expected a tensor or None, got {value!r}")

@@ -26,6 +26,7 @@ _cluster = Module(__file__, "cluster.cu")
 _online = Module(__file__, "online.cu")
 
 
+@variant()
 def naive(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)
@@ -35,6 +36,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def warp(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols). Declines more than 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
@@ -45,6 +47,7 @@ def warp(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def block(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read three times. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols", x=x)
@@ -54,6 +57,7 @@ def block(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
@@ -68,6 +72,7 @@ def vectorised(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def staged(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols).
 
@@ -97,6 +102,7 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def online(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (rows, cols), any number of columns; x is read twice. Source: [milakov2018]."""
     rows, cols = shapes("rows cols", x=x)

@@ -12,12 +12,14 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.norms import threads
 from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, warp_grid
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
+from touchstone.backends.variants import variant
 
 _naive = Module(__file__, "naive.cu")
 _scalar = Module(__file__, "scalar.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -28,6 +30,7 @@ def naive(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return dx
 
 
+@variant()
 def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols). Declines over 1024 columns, what one warp holds. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -39,6 +42,7 @@ def warp(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return dx
 
 
+@variant()
 def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols), any number of columns; y and dy are read twice. Source: [oneflow2021]."""
     rows, cols = shapes("rows cols, rows cols", y=y, dy=dy)
@@ -50,6 +54,7 @@ def block(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     return dx
 
 
+@variant()
 def vectorised(y: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
     """y, dy (rows, cols) -> dx (rows, cols).
 

@@ -17,12 +17,14 @@ from touchstone.backends import shapes
 from touchstone.backends.cupy.lib.norms import vector_width
 from touchstone.backends.cupy.runtime.module import Module
 from touchstone.backends.sizes import ceil_div
+from touchstone.backends.variants import variant
 
 _direct = Module(__file__, "direct.cu")
 _tiles = Module(__file__, "tiles.cu")
 _vectorised = Module(__file__, "vectorised.cu")
 
 
+@variant()
 def naive(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     rows, cols, y = _empty_output(x)
@@ -32,6 +34,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def coalesced(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     rows, cols, y = _empty_output(x)
@@ -41,16 +44,19 @@ def coalesced(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def tiled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     return _by_tiles("transpose_tiled", x)
 
 
+@variant()
 def padded(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [harris2013]."""
     return _by_tiles("transpose_padded", x)
 
 
+@variant()
 def swizzled(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides. Source: [xlite2025]."""
     return _by_tiles("transpose_swizzled", x)
@@ -65,6 +71,7 @@ def _by_tiles(kernel: str, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@variant()
 def vectorised(x: torch.Tensor) -> torch.Tensor:
     """x (rows, cols) -> y (cols, rows); any strides.
 

@@ -9,6 +9,7 @@ from numba import cuda, float32, int64
 from touchstone.backends.numba.attention._launch import score_factor, strided
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _LOW = np.float32(-math.inf)
 
@@ -87,6 +88,7 @@ def _values(p, v, o):
     o[batch, head, i, d] = total
 
 
+@variant()
 def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,6 +12,7 @@ from touchstone.backends.numba.attention_backward._launch import TILES
 from touchstone.backends.numba.lib.attention_tiles import accumulate, load_tile, multiply
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention_backward import checked_sizes, empty_outputs
+from touchstone.backends.variants import variant
 
 _HIGH = np.float32(math.inf)
 
@@ -168,6 +169,7 @@ def _dkdv_kernel(width):
     return inline_dkdv
 
 
+@variant()
 def delta_inline(
     q: torch.Tensor,
     k: torch.Tensor,

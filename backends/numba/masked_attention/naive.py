@@ -10,6 +10,7 @@ from touchstone.backends.numba.masked_attention._mods import LOW, after_dropout,
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.attention import empty_outputs
 from touchstone.backends.signatures.masked_attention import checked_mods, checked_sizes
+from touchstone.backends.variants import variant
 
 
 @cuda.jit
@@ -86,6 +87,7 @@ def _values(p, v, o):
     o[batch, head, i, d] = total
 
 
+@variant()
 def naive(
     q,
     k,

@@ -6,6 +6,7 @@ from numba import cuda, float32, uintp
 from touchstone.backends import shapes
 from touchstone.backends.numba.lib.gemm import tile_grid
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 
 @cuda.jit
@@ -21,6 +22,7 @@ def _naive(a, b, c, across):
         c[uintp(row), uintp(col)] = total
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides. Source: [boehm2022]."""
     M, _, N = shapes("M K, K N", a=a, b=b)
@@ -43,6 +45,7 @@ def _coalesced(a, b, c, across):
         c[uintp(row), uintp(col)] = total
 
 
+@variant()
 def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides. Source: [boehm2022]."""
     M, _, N = shapes("M K, K N", a=a, b=b)

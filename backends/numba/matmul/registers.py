@@ -31,6 +31,7 @@ from touchstone.backends.numba.lib.gemm import (
 )
 from touchstone.backends.numba.lib.ptx import load1, store1
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 _TILE, _DEPTH, _RESULTS = 64, 8, 8  # of tiled2d
 _SIDE = _TILE // _RESULTS
@@ -80,6 +81,7 @@ def _tiled2d(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn):
                 store1(c, m * N + n, sums[i, j])
 
 
+@variant()
 def tiled2d(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides. Source: [volkov2010]."""
     M, _, N = shapes("M K, K N", a=a, b=b)
@@ -117,6 +119,7 @@ def _vectorised(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, bi
                 store_four(c, m, first_n + x + far(j), sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
 
 
+@variant()
 def vectorised(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest [boehm2022]."""
     M, _, N = shapes("M K, K N", a=a, b=b)
@@ -142,6 +145,7 @@ def _doublebuffered(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn
                 store_four(c, m, first_n + x + far(j), sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
 
 
+@variant()
 def doublebuffered(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides, an axis of stride 1 on 16 bytes fastest [boehm2022]."""
     M, _, N = shapes("M K, K N", a=a, b=b)

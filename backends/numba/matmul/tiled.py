@@ -6,6 +6,7 @@ from numba import cuda, float32, uintp
 from touchstone.backends import shapes
 from touchstone.backends.numba.lib.gemm import tile_grid
 from touchstone.backends.numba.runtime.launching import launch
+from touchstone.backends.variants import variant
 
 _TILE = 16
 
@@ -34,6 +35,7 @@ def _tiled(a, b, c, across):
         c[uintp(row), uintp(col)] = total
 
 
+@variant()
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a (M, K), b (K, N) -> c (M, N), any sizes and strides. Source: [boehm2022]."""
     M, _, N = shapes("M K, K N", a=a, b=b)

@@ -62,6 +62,7 @@ def _gridstride(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def gridstride(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _twice(_gridstride, x, function)

@@ -10,6 +10,7 @@ from touchstone.backends.numba.lib.combining import combine, neutral
 from touchstone.backends.numba.reduce.many import stored
 from touchstone.backends.numba.runtime.launching import launch
 from touchstone.backends.signatures.reduce import checked
+from touchstone.backends.variants import variant
 
 _THREADS = 256
 
@@ -51,6 +52,7 @@ def _interleaved(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def interleaved(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _climb(_interleaved, x, function)
@@ -72,6 +74,7 @@ def _strided(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def strided(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _climb(_strided, x, function)
@@ -98,6 +101,7 @@ def _sequential(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def sequential(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _climb(_sequential, x, function)
@@ -120,6 +124,7 @@ def _firstadd(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def firstadd(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _climb(_firstadd, x, function, 2 * _THREADS)
@@ -142,6 +147,7 @@ def _unrolled(x, results, function):
         results[cuda.blockIdx.x] = held[0]
 
 
+@variant()
 def unrolled(x: torch.Tensor, *, function: str = "sum") -> torch.Tensor:
     """x (n,) -> y (); any stride. Source: [harris2007]."""
     return _climb(_unrolled, x, function, 2 * _THREADS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from touchstone.backends import Unsupported, numba
+from touchstone.backends import Unsupported, numba, replay
 from touchstone.backends.emulator import numba as emulated
 from touchstone.backends.numba.runtime import kept, ready
 
@@ -42,13 +42,12 @@ def _launch_on_gpu(
     kernel: Any, grid: Any, block: Any, arguments: Sequence[Any], shared: int, device: torch.device
 ) -> None:
     from numba import cuda
-    from numba.cuda.dispatcher import _Kernel
 
-    watched = not _Kernel.launch.__module__.startswith("numba")  # by somebody who wants to know what is launched
-    key = None if watched else ready.signature(kernel, grid, block, arguments, shared, device.index)
+    key = None if ready.watched() else ready.signature(kernel, grid, block, arguments, shared, device.index)
     prepared = None if key is None else ready.made().get(key)
     if prepared is not None and prepared.launch(arguments, device.index):
         return
+    replay.spoil("a first launch")
     given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     kept.look_first(kernel)
     with torch.cuda.device(device):

@@ -38,7 +38,7 @@ class Ready:
                 if len(flat) != 5 + 2 * value.ndim or flat[4] != value.data_ptr() or set(map(type, flat)) != {int}:
                     raise NotReady
                 self._places.append((begin + 4, number))
-                formats += ["q"] * len(flat)
+                formats += ["P" if i == 4 else "q" for i in range(len(flat))]
             elif len(flat) == 1 and isinstance(value, _NUMBERS):
                 self._places.append((begin, number))
                 formats.append(_letter(flat[0]))
@@ -48,8 +48,8 @@ class Ready:
             else:
                 raise NotReady
             self._values += flat
-        self._prepared = Prepared(int(compiled._codelibrary.get_cufunc().handle), formats)
-        self._compiled = compiled  # which unloads it when it goes
+        function = int(compiled._codelibrary.get_cufunc().handle)
+        self._prepared = Prepared(function, formats, compiled, watched)  # `compiled` unloads it when it goes
 
     def launch(self, arguments: Sequence[Any], index: int) -> bool:
         """Launch on GPU `index`, which is current; False where a number does not fit its type."""
@@ -68,6 +68,13 @@ class Ready:
 
 class NotReady(Exception):
     """A launch that numba-cuda has to make each time."""
+
+
+def watched() -> bool:
+    """Whether somebody else takes numba-cuda's launches."""
+    from numba.cuda.dispatcher import _Kernel
+
+    return not _Kernel.launch.__module__.startswith("numba")
 
 
 def made() -> dict[Hashable, Ready | None]:

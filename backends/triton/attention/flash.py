@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import PLAIN, block_d, default_tiles, load_tile
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -77,6 +78,7 @@ def _flash_kernel(
     tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
+@variant()
 def flash(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

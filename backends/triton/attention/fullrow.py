@@ -8,6 +8,7 @@ from touchstone.backends import Unsupported
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.attention._launch import PLAIN, block_d, load_tile
+from touchstone.backends.variants import variant
 
 # Elements of k, and of v after it, that one program takes on chip. A float32 `ieee` dot runs on the FMA pipes,
 # unrolled,
@@ -75,6 +76,7 @@ def _fullrow_kernel(
     tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
+@variant()
 def fullrow(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ import triton.language as tl
 from touchstone.backends.signatures.attention import checked_sizes, empty_outputs, scale_or_default
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import block_d, default_tiles, load_tile
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["Hq", "Hkv", "Sq"])
@@ -111,6 +112,7 @@ def _values_kernel(
     tl.store(o_ptr + (pair * Sq + i[:, None]) * D + d[None, :], acc.to(o_ptr.dtype.element_ty), mask=inside)
 
 
+@variant()
 def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from touchstone.backends.signatures.attention import scale_or_default
 from touchstone.backends.signatures.attention_varlen import checked_sizes, empty_outputs, tiles_of
 from touchstone.backends.triton.attention._launch import block_d, default_tiles
 from touchstone.backends.triton.attention_varlen._tile import PLAIN, attend, sequence_at
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=["scale", *PLAIN])
@@ -26,6 +27,7 @@ def _flash_kernel(
         )  # fmt: skip
 
 
+@variant()
 def flash(
     q, k, v, cu_q, cu_k, *, max_q: int, max_k: int, causal: bool = False, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

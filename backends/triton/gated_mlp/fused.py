@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -62,6 +63,7 @@ def _fused_kernel(
     tl.store(y_ptr + m[:, None] * N + n[None, :], y, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
+@variant()
 def fused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:

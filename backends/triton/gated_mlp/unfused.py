@@ -9,6 +9,7 @@ from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.matmul import tuned as matmul
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -19,6 +20,7 @@ def _act_mul_kernel(gate_ptr, up_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.
     tl.store(gate_ptr + i, (activate(gate, ACTIVATION) * up).to(gate_ptr.dtype.element_ty), mask=i < size)
 
 
+@variant()
 def unfused(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor, *, activation: str = "silu"
 ) -> torch.Tensor:

@@ -17,6 +17,7 @@ from touchstone.backends.triton.masked_attention._mods import (
     seen,
     tiles,
 )
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -57,6 +58,7 @@ def _flash_kernel(
     tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
+@variant()
 def flash(
     q,
     k,

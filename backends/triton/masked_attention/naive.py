@@ -17,6 +17,7 @@ from touchstone.backends.triton.masked_attention._mods import (
     seen,
     tiles,
 )
+from touchstone.backends.variants import variant
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -76,6 +77,7 @@ def _values_kernel(
     tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
+@variant()
 def naive(
     q,
     k,

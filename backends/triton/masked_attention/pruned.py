@@ -17,6 +17,7 @@ from touchstone.backends.triton.masked_attention._mods import (
     seen,
     tiles,
 )
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -100,6 +101,7 @@ def _pruned_kernel(
     tl.store(lse_ptr + pair * Sq + i, m + tl.log(l), mask=i < Sq)
 
 
+@variant()
 def pruned(
     q,
     k,

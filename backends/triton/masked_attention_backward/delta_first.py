@@ -11,6 +11,7 @@ from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.attention._launch import LOG2E, block_d, load_tile
 from touchstone.backends.triton.attention_backward._delta import launch_delta
 from touchstone.backends.triton.masked_attention._mods import PLAIN, changed, dropped, mod_strides, seen, tanh
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -103,6 +104,7 @@ def _dkdv_kernel(
     tl.store(dv_ptr + at, dv.to(dv_ptr.dtype.element_ty), mask=inside)
 
 
+@variant()
 def delta_first(
     q,
     k,

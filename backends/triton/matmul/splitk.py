@@ -65,6 +65,7 @@ def add_partials_kernel(partial_ptr, c_ptr, size, splits, BLOCK: tl.constexpr, D
     tl.store(c_ptr + i, acc.to(c_ptr.dtype.element_ty), mask=i < size)
 
 
+@variant()
 def splitk(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. As [hoque2024], with partials for atomics."""
     return _splitk(a, b, dependent=False)

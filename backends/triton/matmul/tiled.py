@@ -45,6 +45,7 @@ def _naive_kernel(
     tl.store(c_ptr + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
+@variant()
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [tillet2019]."""
     M, K, N = shapes("M K, K N", a=a, b=b)
@@ -71,6 +72,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+@variant()
 def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """(M, K) by (K, N) gives (M, N); any sizes and strides. Source: [triton2021]."""
     M, K, N = shapes("M K, K N", a=a, b=b)

@@ -8,6 +8,7 @@ from touchstone.backends import shapes
 from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div, next_power_of_2
 from touchstone.backends.triton.lib.activations import activate
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -64,6 +65,7 @@ def _fused_kernel(
     tl.store(y_ptr + m[:, None] * N + n[None, :], y, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
+@variant()
 def fused(
     x: torch.Tensor,
     w1: torch.Tensor,

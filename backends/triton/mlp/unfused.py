@@ -9,6 +9,7 @@ from touchstone.backends.signatures._activations import check_activation
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activate
 from touchstone.backends.triton.matmul import tuned as matmul
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -30,6 +31,7 @@ def _bias_act(z: torch.Tensor, bias: torch.Tensor | None, activation: str | None
         _bias_act_kernel[grid](z, bias, z.numel(), z.shape[1], stride, ACTIVATION=activation, BLOCK=2048, num_warps=8)
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,

@@ -10,6 +10,7 @@ from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.activations import activate, activation_slope
 from touchstone.backends.triton.matmul import tuned as matmul
 from touchstone.backends.triton.mlp_backward._column_sum import column_sum
+from touchstone.backends.variants import variant
 
 
 @triton.jit
@@ -32,6 +33,7 @@ def _chain_kernel(dhidden_ptr, z_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.
     )
 
 
+@variant()
 def unfused(
     x: torch.Tensor,
     w1: torch.Tensor,

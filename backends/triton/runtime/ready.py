@@ -11,7 +11,8 @@ the same kernel for, from the same thread: those only put addresses, descriptors
 
 import ctypes
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ import torch
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from touchstone.backends import tensormaps
+from touchstone.backends import replay, tensormaps
 from touchstone.backends.prepared import OfThread, Prepared
+from touchstone.backends.triton.runtime import tuning
 
 _of_thread = OfThread()
 MOST = 1024  # launches that a thread keeps; then all are made anew
@@ -82,6 +84,26 @@ def kept(describe: Callable[..., Any]) -> Any:
     return described
 
 
+def _while_recorded(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """In the place of `JITFunction.run` while a call is recorded: a kernel that is not prepared is, for that."""
+    if replay.is_recording():
+        return _runs(kernel)(*args, **kwargs)
+    return _NATIVE(kernel, *args, **kwargs)
+
+
+@contextmanager
+def while_recorded() -> Iterator[None]:
+    """Within, which only one thread is at a time: the call that is recorded is told of every launch."""
+    before = JITFunction.run
+    if before is not _NATIVE:  # somebody else's
+        replay.spoil("a launch that is watched")
+    JITFunction.run = _while_recorded if before is _NATIVE else before
+    try:
+        yield
+    finally:
+        JITFunction.run = before
+
+
 class _Run:
     """In the place of `kernel.run`."""
 
@@ -94,7 +116,10 @@ class _Run:
     def __call__(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = self._kernel
         native = type(kernel).run
+        if native is _while_recorded:
+            native = _NATIVE
         if native is not _NATIVE or warmup or kernel.pre_run_hooks or _watched():
+            replay.spoil("a launch that is watched")
             return native(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         index = torch._C._cuda_getDevice()
         parts: list[Hashable] = [self, index, *kwargs, *kwargs.values(), *map(type, kwargs.values())]
@@ -107,6 +132,7 @@ class _Run:
             key = ready = None
         if ready is not None and ready.launch(values, grid, index):
             return ready.compiled
+        replay.spoil("a first launch")
         compiled = native(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if key is not None and key not in made and compiled is not None:
             if len(made) >= MOST:
@@ -121,7 +147,7 @@ class _Run:
         An integer that takes 64 bits is none of it: there is no room for it in a kernel that was compiled for 32.
         """
         values: list[Any] = []
-        for look, value in zip(self._looks, args, strict=False):
+        for look, value in _leaves(self._looks, args):
             kind = type(value)
             if look is None or value is None:
                 parts += (kind, value)
@@ -158,6 +184,31 @@ class _Run:
             return None
 
 
+@lru_cache(maxsize=4096)
+def _runs(kernel: Any) -> _Run:
+    return _Run(kernel)
+
+
+def _leaves(looks: Sequence[bool | None], args: Sequence[Any]) -> Iterator[tuple[bool | None, Any]]:
+    """The arguments, and the parts of those that are tuples, with how Triton looks at each."""
+    for look, value in zip(looks, args, strict=False):
+        if type(value) is tuple and look is not None:
+            yield None, len(value)
+            yield from _leaves([True] * len(value), value)
+        else:
+            yield look, value
+
+
+def _kinds(kinds: Iterable[Any]) -> Iterator[str]:
+    """What Triton's signature says of them."""
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            yield "constexpr"
+            yield from _kinds(kind)
+        else:
+            yield kind
+
+
 def _told(descriptor: Any) -> tuple[Hashable, ...]:
     """What Triton looks at of a descriptor, then the GPU."""
     base, layout = descriptor.base, getattr(descriptor, "layout", None)
@@ -185,18 +236,18 @@ class _Ready:
         self._sent: list[tuple[int, _Described | None]] = []  # of the values: which, and how
         formats: list[str] = []
         described = iter(about.tensordesc_meta or ())
-        for place, kind in enumerate(islice(compiled.src.signature.values(), count)):
+        for place, kind in enumerate(_kinds(islice(compiled.src.signature.values(), count))):
             if kind.startswith("tensordesc"):
                 one = _Described(next(described, None))
                 self._sent.append((place, one))
                 formats += one.formats
             elif kind != "constexpr":
                 self._sent.append((place, None))
-                formats.append("Q" if kind.startswith("*") else _FORMATS[kind])
+                formats.append("P" if kind.startswith("*") else _FORMATS[kind])
         formats += ["Q", "Q"]  # memory that Triton gives some kernels: none here
-        if _parameters(compiled.function) != [struct.calcsize(f"<{each}") for each in formats]:
+        if _parameters(compiled.function) != list(map(struct.calcsize, formats)):
             raise NotReady
-        self._prepared = Prepared(compiled.function, formats)
+        self._prepared = Prepared(compiled.function, formats, compiled, _is_other)
 
     def launch(self, values: Sequence[Any], grid: Any, index: int) -> bool:
         """Launch on GPU `index`, which is current; False leaves it to Triton."""
@@ -248,6 +299,11 @@ def _watched() -> bool:
     hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
     told = any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
     return bool(told or runtime.debug)
+
+
+def _is_other() -> bool:
+    """Whether a call may launch otherwise than it did before."""
+    return _watched() or tuning.is_asked()
 
 
 def _parameters(function: int) -> list[int]:

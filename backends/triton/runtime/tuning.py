@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from touchstone.backends import replay
 from touchstone.backends.devices import SHARED_LIMIT, shared_per_block
 from touchstone.backends.storage import files
 from touchstone.backends.variants import attributes
@@ -57,6 +58,11 @@ def pinned(key: str, dtype: torch.dtype, sizes: tuple[int, ...], default: Config
         return default
     found = _nearest(arch, key, _name(dtype), tuple(sizes))
     return dict(found) if found is not None and found.keys() == default.keys() else default
+
+
+def is_asked() -> bool:
+    """Whether within this context a configuration is another than that of the table, or somebody asks for which."""
+    return any(each.get() is not None for each in (_asked, _trying, _assumed))
 
 
 @contextmanager
@@ -106,6 +112,7 @@ def pin(arch: str, key: str, dtype: str, sizes: tuple[int, ...], config: Config,
         files.replace(path, json.dumps(whole, indent=1) + "\n")
     _nearest.cache_clear()
     _table.cache_clear()
+    replay.forget()
     return path
 
 
