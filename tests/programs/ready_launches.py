@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from touchstone.backends import prepared, tensormaps
+from touchstone.backends import prepared, replay, tensormaps
 from touchstone.backends.triton.runtime import compiling, ready
 
 SIZES = {"b8": 1, "u8": 1, "u16": 2, "u32": 4, "f32": 4, "u64": 8}
@@ -182,6 +182,45 @@ report["kept"] = [holds is described(a, 32, 64), holds is described(b, 32, 64), 
 on_cpu = torch.empty(96, 64, dtype=torch.float16)
 report["on the CPU"] = [described(on_cpu, 32, 64).base is on_cpu]
 
+own = []
+
+
+@triton.jit
+def unprepared(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at), mask=at < n)
+
+
+@replay.replayed
+def copied(x, y):
+    own.append(x.data_ptr())
+    unprepared[(2,)](x, y, 5, BLOCK=64)
+
+
+def launched_by_others(self, *args, **kwargs):
+    return native(self, *args, **kwargs)
+
+
+def aligned():
+    room = torch.empty(1 << 10, dtype=torch.float16)
+    begin = -room.data_ptr() % replay.ALIGNMENT // 2
+    return room[begin : begin + 64].as_subclass(OnGpu)
+
+
+def replays():
+    """Of calls with other memory each: whether the launcher was called, and what the driver was given."""
+    for number in range(8):
+        own.clear(), log.clear()
+        JITFunction.run = launched_by_others if number == 6 else native
+        x, y = aligned(), aligned()
+        copied(x, y)
+        given = [each["values"][:2] if isinstance(each, dict) else each for each in log]
+        yield bool(own), given, [x.data_ptr().to_bytes(8, "little").hex(), y.data_ptr().to_bytes(8, "little").hex()]
+
+
+torch._C._len_torch_function_stack = lambda: 0
+report["replays"] = list(replays())
+JITFunction.run = native
 hook = SimpleNamespace(calls=[print])
 triton.knobs.runtime.launch_enter_hook = hook
 report["watched"] = calls(launch_numbers, [plain])

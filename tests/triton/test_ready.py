@@ -47,6 +47,15 @@ def test_other_numbers_arrive(result):
     assert result["report"]["another grid"][0][0]["grid"] == [7, 1, 1]
 
 
+def test_a_launch_is_recorded_whether_or_not_its_kernel_is_prepared_and_replayed_unless_others_take_it(result):
+    called, given, addresses = zip(*result["report"]["replays"], strict=True)
+    first = called.index(False)
+    assert 2 <= first <= 4 and called[first:] == (False,) * (6 - first) + (True, False)
+    for values, expected in zip(given[first:6] + given[7:], addresses[first:6] + addresses[7:], strict=True):
+        assert values == [expected]
+    assert given[6] == ["native"]
+
+
 OTHERS = [
     "cols no multiple",
     "cols 1",

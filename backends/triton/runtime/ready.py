@@ -303,7 +303,7 @@ def _watched() -> bool:
 
 def _is_other() -> bool:
     """Whether a call may launch otherwise than it did before."""
-    return _watched() or tuning.is_asked()
+    return JITFunction.run not in (_NATIVE, _while_recorded) or _watched() or tuning.is_asked()
 
 
 def _parameters(function: int) -> list[int]:
