@@ -67,9 +67,8 @@ def variant(
     )
 
     def declare(launcher: Launcher) -> Launcher:
-        called: Any = replayed(launcher) if captures else launcher
-        called.variant_attributes = declared
-        return called
+        launcher.variant_attributes = declared  # type: ignore[attr-defined]
+        return replayed(launcher) if captures else launcher  # which takes the attribute over
 
     return declare
 
