@@ -13,6 +13,7 @@ on the GPU, a launch that is not prepared, an address of other memory. So does e
 or changes its operations, and while somebody watches launches.
 """
 
+import struct
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import wraps
@@ -33,6 +34,7 @@ _recording = Lock()  # of one thread: backends are changed meanwhile
 _changes = 0  # how often `forget` was called
 
 _FRESH = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
+# allocations with one value in all elements: which argument it is, or None for 0
 _FILLED_FRESH = {"full": 1, "full_like": 1, "new_full": 2, "zeros": None, "zeros_like": None, "new_zeros": None}
 _FILLED = {"zero_", "fill_"}
 _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -191,6 +193,12 @@ class Tape:
         for place, (is_address, value) in enumerate(zip(prepared.addresses, values, strict=True)):
             described = getattr(value, "at", None)
             address = value.address if described else value if is_address else 0
+            if (
+                isinstance(value, bytes)
+                and not described
+                and any(self._owner(word) is not None for word in _words(value))
+            ):
+                self.spoil("an address within bytes")
             if address:
                 number = self._owner(address)
                 if number is None:
@@ -347,6 +355,11 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
 def _is_view(func: Any) -> bool:
     returns = [each.alias_info for each in func._schema.returns]
     return bool(returns) and all(each is not None and not each.is_write for each in returns)
+
+
+def _words(value: bytes) -> tuple[int, ...]:
+    whole = len(value) // 8
+    return struct.unpack(f"<{whole}Q", value[: 8 * whole])
 
 
 def _any_tensor(values: Sequence[Any]) -> bool:

@@ -48,7 +48,8 @@ def variant(
     `dtypes`: those it takes, where its instructions take no others.
     `compute`: the lower precision in which dot products round their operands, and in which it is judged.
     `deterministic`: False where two calls may differ in the last bits, as with atomic additions.
-    `captures`: False where a call cannot be captured as a CUDA graph, because its launcher reads what is on the device.
+    `captures`: False where a call cannot be captured as a CUDA graph, because its launcher reads what is on the device;
+    it is not replayed either.
     `spills`: bytes per thread that it may spill, above what compile conformance allows every kernel.
     `space`: the configurations that `touchstone tune` tries.
     """

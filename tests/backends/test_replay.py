@@ -1,6 +1,7 @@
 """Calls that are replayed: as the launcher's own, with other operands, and only where nothing else can come of them."""
 
 import ctypes
+import struct
 import threading
 
 import pytest
@@ -156,7 +157,8 @@ def test_descriptors_are_encoded_for_the_operands_that_are_given(driver):
 
 
 @pytest.mark.parametrize(
-    "what", ["a read", "a library call", "other memory", "a first launch", "no launch", "a result"]
+    "what",
+    ["a read", "a library call", "other memory", "a first launch", "no launch", "a result", "an address in a struct"],
 )
 def test_a_call_of_which_more_can_come_stays_the_launchers(driver, what):
     kept, calls = on_gpu(4), []
@@ -172,6 +174,8 @@ def test_a_call_of_which_more_can_come_stays_the_launchers(driver, what):
             replay.spoil(what)
         if what != "no launch":
             launch(3, ["P"], x.data_ptr())
+        if what == "an address in a struct":
+            launch(2, ["P", "128s"], x.data_ptr(), struct.pack("<qQ", 5, x.data_ptr() + 4).ljust(128, b"#"))
         if what == "other memory":
             launch(3, ["P"], kept.data_ptr())
         return {"y": x} if what == "a result" else None
