@@ -30,7 +30,7 @@ from touchstone.reference.group_norm import torch_group_norm
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
 LONG = [(3, 32, (8, 8)), (1, 2, (10007,)), (2, 1056, (3,)), (130, 6, (2, 2))]
 LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
-SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)))
+SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)), (2, 64, (8, 8)), (2, 32, (64,)))
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
 
 # of the U-Net of a diffusion model, where it joins its two halves; 32 groups and the contract's 3 divide the channels

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from touchstone.conformance.derived import ops, refusals, rules
 from touchstone.conformance.derived.ops import Mode, is_float, is_number, name_of
@@ -25,6 +26,9 @@ from touchstone.conformance.spec.budget import EPS
 UNIT = 2.0**-25  # half of float32's unit roundoff
 SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in common
 KEPT = 5_000_000  # elements of what runs share
+RECURRENT = (
+    12.0  # times the error of a function in the kernels of a whole recurrence: cuDNN's gates are by approximations
+)
 WHOLE = 2.0**23  # sums of two whole numbers below are in float32
 TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
 # shifts and odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), and what makes the variance 1, as
@@ -156,6 +160,23 @@ def _lifted(value: Any) -> Any:
     return LIFTED.get(value, value) if isinstance(value, torch.dtype) else value
 
 
+class Recurrences(TorchFunctionMode):
+    """Tells a run when it is in one of torch's recurrences, whose ops are all that it sees of them."""
+
+    def __init__(self, noise: "Noise") -> None:
+        super().__init__()
+        self.noise = noise
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", None) not in ops.RECURRENCES:
+            return func(*args, **(kwargs or {}))
+        self.noise.functions = RECURRENT
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.noise.functions = 1.0
+
+
 class Noise(Mode):
     """Runs a function of float64 tensors with an error at every op.
 
@@ -185,6 +206,7 @@ class Noise(Mode):
         self.sizes = {} if sizes is None else sizes
         self._room = KEPT - sum(t.numel() for t in self.sizes.values())
         self._sized = 0
+        self.functions = 1.0  # times the usual error of a function
         self.unknown: set[str] = set()
         self.picks = Picks()
         self._chance = random.Random(seed)
@@ -358,7 +380,9 @@ class Noise(Mode):
         return ops.mapped(lambda t: self._after(t, name, weight), func(*args, **kwargs))
 
     def _after(self, result: torch.Tensor, name: str, weight: float) -> torch.Tensor:
-        size = weight * result.abs() + 2 if name in ops.UNIT else None
+        if name in ops.SPECIAL:
+            weight *= self.functions
+        size = weight * result.abs() + 2 * self.functions if name in ops.UNIT else None
         return self.spoil(result, weight, size, name.removesuffix("_") if name in ops.SPECIAL else None)
 
 

@@ -23,6 +23,8 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+RECURRENCES = words("gru lstm rnn_tanh rnn_relu")  # of torch, layers and steps in one call
+
 # nothing is rounded: the result is made of the operands' values, or is no float
 EXACT = words("""
 view _unsafe_view reshape _reshape_alias as_strided expand permute transpose t squeeze unsqueeze select slice split

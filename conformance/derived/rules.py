@@ -534,6 +534,10 @@ def _linear_algebra(noise, func, args, kwargs):
         lost = _singular(args[0], noise.unit)
         found = torch.where(lost, 0.0, sign), torch.where(lost, -math.inf, logarithm), *others
     found = mapped(noise.spoil, found)
+    for each in number_leaves(found):
+        if each.ndim >= 2 and each.numel():  # of a matrix that float32 does not hold, all may be NaN
+            beyond = (each.abs() > torch.finfo(torch.float32).max) & torch.isfinite(each)
+            noise.leave(each, beyond.any(-1, keepdim=True).any(-2, keepdim=True))
     if name_of(func) == "linalg_lu" and args[0].numel():
         _, lower, upper = func(*args, **kwargs)
         rows, pivots = _open_choices(args[0], lower, upper, noise.unit)

@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from touchstone.conformance.derived import ops, refusals, rules
-from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick, lifted
+from touchstone.conformance.derived.noise import Lift, Noise, Parts, Pick, Recurrences, lifted
 from touchstone.conformance.derived.ops import Mode, is_float, name_of, tensors_of
 from touchstone.conformance.spec.budget import EPS32
 
@@ -129,7 +129,7 @@ def sample(function: Function, values: Sequence[Any], mode: Noise | Parts) -> li
 
 def _sample(function: Function, values: Sequence[Any], noise: Noise) -> tuple[list[torch.Tensor], list[Pick | None]]:
     with torch.no_grad():
-        with noise:
+        with Recurrences(noise), noise:
             found = [t.detach() for t in tensors_of(function(*doubled(values)))]
         return [noise.decided(noise.unstored(t)) for t in found], [noise.picks.pick_of(t) for t in found]
 

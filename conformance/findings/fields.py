@@ -75,7 +75,12 @@ FIELDS = {
     "op_file": _or_none(PATH),
     "source": _Rule(lambda value: isinstance(value, dict), "an object"),
 }
-LATER = {"strict": TRUTH, "arch": _one_of(*ARCHITECTURES)}  # which records did not always have
+WORDS = _Rule(
+    lambda value: isinstance(value, dict) and all(_text(name) and _text(each) for name, each in value.items()),
+    "an object of texts",
+)
+# which records did not always have
+LATER = {"strict": TRUTH, "arch": _one_of(*ARCHITECTURES), "again": _or_none(WORDS)}
 SOURCES = (
     {"file": PATH, "function": _Rule(_dotted, "the name of a function")},
     {"backend": NAME, "variant": NAME},

@@ -17,6 +17,7 @@ from touchstone.conformance.discovery import importing as worker
 from touchstone.conformance.discovery import launching, opfile, registry, selection
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.findings import fields
+from touchstone.conformance.judging.again import of_words, on_case
 from touchstone.conformance.judging.judgement import Outcome
 from touchstone.conformance.judging.trials import Kind, Trial, trials_of
 from touchstone.conformance.reporting import earlier
@@ -49,6 +50,7 @@ def records(
             "level": level,
             "seed": seed,
             "trial": outcome.trial,
+            "again": outcome.again,
             "kind": outcome.kind.value,
             "check": str(finding.check),
             "severity": finding.severity,
@@ -218,11 +220,23 @@ def load(record: dict[str, Any]) -> Subject:
 
 def trial_of(record: dict[str, Any], subject: Subject) -> Trial:
     """The trial of a record. ValueError where the contract has none of its name any more."""
+    if words := record.get("again"):
+        planned = trials_of(subject, record["level"], record["seed"])[0]
+        case = of_words(words, [trial.case for trial in planned])
+        alike = [trial for trial in planned if trial.kind == record["kind"]]
+        trial = next((t for t in alike if t.id == record["trial"]), next(iter(alike), None))
+        if case is None or trial is None:
+            raise _gone(record, subject)
+        return on_case(subject.contract, trial, case, lambda case: True)
     for narrowing in _narrowings(record, subject):
         for trial in trials_of(subject, record["level"], record["seed"], narrowing=narrowing)[0]:
             if trial.id == record["trial"]:
                 return trial
-    raise ValueError(
+    raise _gone(record, subject)
+
+
+def _gone(record: dict[str, Any], subject: Subject) -> ValueError:
+    return ValueError(
         f"ID: {subject.op} has no trial {record['trial']!r} at level {record['level']} any more; run the check again"
     )
 

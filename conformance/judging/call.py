@@ -263,7 +263,8 @@ def _explain(
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
     blocks = output_bytes(j.contract, inputs.case)
-    again = thoroughly and j.trial.kind is Kind.CASE
+    long = j.executor.device == "cpu" and j.contract.is_beyond_grid(inputs.case)  # a call takes seconds
+    again = thoroughly and not long and j.trial.kind is Kind.CASE
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
     if thoroughly and j.trial.kind is Kind.CALLS and len(j.earlier) > 0:
         for name in [name for name, verdict in verdicts.items() if verdict.bad is not None and name not in found]:
@@ -305,7 +306,7 @@ def _explain(
         lines = [texts[name]] if name in texts else []
         if lower is not None and lines and lines[0].startswith(f"right as {lower}"):
             finding.passes_as = lower
-        if thoroughly and verdict.worst is not None:
+        if thoroughly and not long and verdict.worst is not None:
             compared["calls"] += 1  # of the kernel, as hints number them
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []

@@ -62,6 +62,7 @@ class Outcome:
     requirements: list[str] = field(default_factory=list)  # what the trial was to show (`Requirement`)
     held: list[str] = field(default_factory=list)  # and what of it, and besides, it showed to hold
     single: bool = False  # of one of the contract's single cases, which may be declined
+    again: dict[str, str] | None = None  # the case, where it is one in place of a declined one, as in_words has it
     elements: dict[str, list[int]] = field(default_factory=dict)  # output -> those compared, and those judged
 
     @classmethod

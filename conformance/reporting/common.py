@@ -15,7 +15,7 @@ FAILING, PASSING = 2, 4  # fewest cases of which something is said
 FAR = 4  # times all sizes that pass: one case tells
 CHANCE = 0.05  # that cases have one of some relations of sizes in common without a reason, at most
 CHANCE_OF_ANY = 0.015  # the same of any of the other things looked at
-SHARE = 0.5  # of the cases that pass, which may have it too
+SHARE, SHARE_OF_SIZES = 0.5, 0.15  # of the cases that pass, which may have it too; and a bound of sizes
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -65,9 +65,9 @@ def in_common(wrong: Sequence[Case], right: Sequence[Case], relations: bool = Tr
     for word, within in shared:
         if alone := _alone(_telling(wrong, within, relations, among=len(shared))):
             return f"{every} have {word}, and none of {len(within)} with it that pass: {alone}"
-    if found and found[0].passing <= SHARE * len(right):
-        few = f"{found[0].passing} of {len(right)} that pass"
-        return f"{every}, but only {few}: {found[0].text}"
+    few = [one for one in found if one.passing <= (SHARE if one.sizes is None else SHARE_OF_SIZES) * len(right)]
+    if few:
+        return f"{every}, but only {few[0].passing} of {len(right)} that pass: {few[0].text}"
     return None
 
 

@@ -161,10 +161,16 @@ class Report:
     def covered(self) -> float | None:
         """The share of the trials judged among those it was called on: the others it declined, or they could not be
         run. The contract's single cases do not count where it declined them, nor do trials in which the contract judges
-        no element. None where there are none."""
-        spared = sum(outcome.status == DECLINED and (outcome.single or outcome.blank) for outcome in self.outcomes)
-        counted = len(self.outcomes) - spared
-        return self.cases / counted if counted else None
+        no element, and neither those in place of declined ones. None where there are none."""
+        planned = [outcome for outcome in self.outcomes if outcome.again is None]
+        spared = sum(outcome.status == DECLINED and (outcome.single or outcome.blank) for outcome in planned)
+        counted = len(planned) - spared
+        return sum(outcome.judged for outcome in planned) / counted if counted else None
+
+    @property
+    def again(self) -> int:
+        """Trials in place of some that were declined, with options that the kernel takes."""
+        return sum(outcome.again is not None for outcome in self.outcomes)
 
     @property
     def reason(self) -> str | None:
@@ -185,7 +191,7 @@ class Report:
 
     def _little(self) -> str:
         """ ", but ..." where a kernel passed on next to nothing."""
-        trials = self.cases < LITTLE * len(self.outcomes)
+        trials = self.cases < LITTLE * (len(self.outcomes) - self.again)
         poor = [name for name, (compared, judged) in self.elements.items() if judged < LITTLE * compared]
         if trials or len(poor) == len(self.elements) > 0:
             return ", but next to nothing was judged"
@@ -244,8 +250,9 @@ class Report:
     def summary(self) -> str:
         if self.unported is not None:
             return f"FAILED: {self.unported}"
-        total = len(self.outcomes) + sum(self.not_run.values())
-        parts = [f"judged on {self.cases} of {total} trials"]
+        total = len(self.outcomes) - self.again + sum(self.not_run.values())
+        more = f" and on {self.again} in place of declined ones" if self.again else ""
+        parts = [f"judged on {self.cases - self.again} of {total} trials{more}"]
         parts += [
             f"{judged} of {compared} elements of {name}"
             for name, (compared, judged) in self.elements.items()
@@ -300,11 +307,13 @@ class Report:
             return f"python -m touchstone replay {finding.id}{' --anywhere' if self.elsewhere else ''}"
         outcome = next(outcome for outcome in self.outcomes if finding in outcome.findings)
         narrow = f"dtypes=[{outcome.dtype!r}]"
-        if outcome.kind is Kind.CASE:
+        if outcome.again is not None:  # it is called where others are declined
+            narrow = ""
+        elif outcome.kind is Kind.CASE:
             narrow = f"where=lambda case: case.id == {outcome.trial!r}"
         device = self.target.partition("@")[2]
         given = f"device={device!r}, level={self.level!r}, seed={self.seed}{', untrusted=True' * self.untrusted}"
-        return f"check({self.op!r}, {self.name}, {given}, {narrow})"
+        return f"check({self.op!r}, {self.name}, {', '.join(filter(None, [given, narrow]))})"
 
     @staticmethod
     def _more(groups: list[Group], where: str) -> list[str]:
@@ -407,6 +416,7 @@ class Report:
         return {
             "trials": len(self.outcomes) + sum(self.not_run.values()),
             "judged": self.cases,
+            "again": self.again,
             "passed": count[PASSED],
             "failed": count[FAILED],
             "declined": count[DECLINED],

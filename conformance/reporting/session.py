@@ -1,18 +1,21 @@
 """All trials of one subject, judged in isolation and gathered into a report."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from touchstone.backends.gpus import GPUS
 from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
+from touchstone.conformance.judging.again import drawn_again, in_words
+from touchstone.conformance.judging.judgement import DECLINED, Outcome
 from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
 from touchstone.conformance.reporting import common
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
 from touchstone.conformance.reporting.tolerance import Tolerance
+from touchstone.conformance.spec.contract import Case
 from touchstone.conformance.spec.known import Rule
 from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 
@@ -57,10 +60,10 @@ def judge_subject(
                 report.notes.append(f"untrusted: seed {report.seed}, {how} once the function was loaded")
                 kept = runner.trials
                 kept += _planned(report, subject, ceiling, narrowing)
-                _run(runner, report, expected)
+                _run(runner, report, expected, ceiling, narrowing)
         elif kept:
             with Runner(subject, kept, isolate, limits=limits, fresh_import=fresh_import) as runner:
-                _run(runner, report, expected)
+                _run(runner, report, expected, ceiling, narrowing)
     except CannotRun as error:
         report.lacking = str(error)
     except KeyboardInterrupt:
@@ -93,24 +96,59 @@ def _planned(report: Report, subject: Subject, ceiling: float | None, narrowing:
     return kept
 
 
-def _run(runner: Runner, report: Report, expected: Sequence[Rule]) -> None:
-    """Judge what the runner has, into the report."""
+def _run(runner: Runner, report: Report, expected: Sequence[Rule], ceiling: float | None, narrowing: Narrowing) -> None:
+    """Judge what the runner has, into the report; and of a user's kernel again what it declined, with what it takes."""
     left, ended = len(runner.trials), "interrupted"
     tolerance = Tolerance(expected)
+    judged: list[tuple[Trial, Outcome]] = []
     try:
         for index in progress(range(left), f"{report.op} {report.name}"):
             if runner.stopped:
                 break
-            report.add(tolerance.settled(runner.trials[index].case, runner.outcome(index)))
+            judged.append((runner.trials[index], runner.outcome(index)))
+            report.add(tolerance.settled(*_on(judged[-1])))
             left -= 1
             if report.unported:
                 ended = "not called: the variant is not ported"
                 break
+        if not left and not runner.subject.own:
+            for trial, outcome in _again(runner, judged, ceiling, narrowing):
+                judged.append((trial, outcome))
+                report.add(tolerance.settled(*_on(judged[-1])))
     finally:
-        common.note(zip(runner.trials, report.outcomes, strict=False))
+        common.note(judged)
         report.surprises = tolerance.surprises() if not left else []
         if left:
             report.not_run[runner.stopped or ended] = left
         runner.close()  # what is left behind then is told too
         report.notes += runner.notes
         report.instruments.append(runner.how)
+
+
+def _on(judged: tuple[Trial, Outcome]) -> tuple[Case, Outcome]:
+    return judged[0].case, judged[1]
+
+
+def _again(
+    runner: Runner, judged: Sequence[tuple[Trial, Outcome]], ceiling: float | None, narrowing: Narrowing
+) -> Iterator[tuple[Trial, Outcome]]:
+    """Trials in place of those that were declined, with what came of them; those that are declined too are left out."""
+    contract = runner.subject.contract
+    taken = [trial for trial, outcome in judged if outcome.judged]
+    declined = [trial for trial, outcome in judged if outcome.status == DECLINED and not outcome.blank]
+
+    def allowed(case: Case) -> bool:
+        return not narrowing.leaves_out(case) and (ceiling is None or contract.work(case) <= ceiling)
+
+    drawn = drawn_again(runner.subject, taken, declined, allowed)
+    trial = next(drawn, None)
+    while trial is not None and not runner.stopped:
+        runner.trials.append(trial)
+        outcome = runner.outcome(len(runner.trials) - 1)
+        if outcome.judged:
+            outcome.again = in_words(trial.case)
+            yield trial, outcome
+        try:
+            trial = drawn.send(outcome.judged)
+        except StopIteration:
+            return

@@ -803,3 +803,36 @@ def test_what_does_not_depend_on_the_signs_of_vectors_is_determined():
         found = sampled(function, [x])
         assert not found.unstable[0].any() and float(found.sigma[0].max()) < 1e-5
     assert within(sampled(rebuilt, [x]), 0, rebuilt(x, -1)) <= 1
+
+
+def test_a_recurrence_in_one_call_is_allowed_the_gates_of_a_library():
+    """cuDNN's GRUs and LSTMs are up to 3 times as far off as gates by exponentials are allowed."""
+    torch.manual_seed(0)
+    layer = torch.nn.GRU(8, 16, 2, batch_first=True).double()
+    by_steps = [torch.nn.GRUCell(8, 16).double(), torch.nn.GRUCell(16, 16).double()]
+    for number, cell in enumerate(by_steps):
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(cell, name).data.copy_(getattr(layer, f"{name}_l{number}").data)
+
+    def in_steps(x):
+        for cell in by_steps:
+            state, out = x.new_zeros(x.shape[0], 16), []
+            for step in x.unbind(1):
+                state = cell(step, state)
+                out.append(state)
+            x = torch.stack(out, 1)
+        return x
+
+    x = torch.randn(3, 7, 8, dtype=torch.float64)
+    whole, steps = sampled(lambda x: layer(x)[0], [x]), sampled(in_steps, [x])
+    torch.testing.assert_close(whole.answers[0], steps.answers[0])
+    assert 4 < float(whole.extra(0).mean() / steps.extra(0).mean()) < 16
+
+
+def test_a_matrix_beyond_float32_may_be_nan_as_a_whole():
+    a, tau = torch.full((1, 5, 5), 3000.0, dtype=torch.float64), torch.full((1, 5), 3000.0, dtype=torch.float64)
+    a = torch.cat([a + torch.arange(5.0, dtype=torch.float64), torch.eye(5, dtype=torch.float64)[None]])
+    tau = torch.cat([tau, torch.ones(1, 5, dtype=torch.float64)])
+    found = sampled(torch.linalg.householder_product, [a, tau])
+    assert float(found.answers[0][0].abs().max()) > torch.finfo(torch.float32).max
+    assert [bool(one.any()) for one in found.flips[0]] == [bool(one.all()) for one in found.flips[0]] == [True, False]

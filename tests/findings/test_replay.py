@@ -359,6 +359,8 @@ WRONG_FIELDS = [
     ("arrays", "jax", "field arrays: expected one of torch, numpy"),
     ("strict", 1, "field strict"),
     ("arch", "sm_1", "field arch"),
+    ("again", "float32", "field again: expected null or an object of texts"),
+    ("again", {"size rows": 3}, "field again: expected null or an object of texts"),
     ("op_file", 3, "field op_file: expected null or a path"),
     ("op_file", "a\0b", "field op_file"),
     ("source", "my_kernels.py", "field source: expected an object"),
@@ -408,7 +410,7 @@ def test_what_a_record_asks_for_is_there(folder, capsys, monkeypatch, change, ex
     assert (status, said in error) == (expected, True), error
 
 
-OPTIONAL = {"id", "strict", "arch", "kind"}  # without its id it is not found; the kind is that of the trial
+OPTIONAL = {"id", "strict", "arch", "kind", "again"}  # without its id it is not found; the kind is that of the trial
 
 
 HOSTILE = {
