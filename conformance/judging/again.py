@@ -247,11 +247,11 @@ class _Drawing:
 
     def _may_be_called(self, case: Case, amount: float) -> bool:
         """Whether a case is one of the op, and not of more than that where its sizes are no plan's."""
-        if not (self.contract.valid(case) and self.allowed(case)):
-            return False
-        if case.sizes not in self.sizes and self._amount(case) > amount:
+        if not self.allowed(case):
             return False
         try:
+            if not self.contract.valid(case) or (case.sizes not in self.sizes and self._amount(case) > amount):
+                return False
             answers = expected_of(self.contract, case, self.compute)  # which are kept for the call
         except Exception:  # what does not go together
             return False

@@ -151,7 +151,8 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
             return about[-1]
         case, about = plain, of_case(j.contract, plain)
     given = replace(case, layouts=tuple((name, PLAIN[0] if kind == "none" else kind) for name, kind in case.layouts))
-    if given != case and _right(j, replace(given, drawn_as=case.drawn_as or case.id)):
+    given = replace(given, drawn_as=case.drawn_as or case.id)
+    if given.layouts != case.layouts and _right(j, given) and not _declines(j, given):
         return Requirement.CONTRACT  # None is not taken for an operand that may be None
     if about[0] is Requirement.SPECIAL and not _right(j, replace(case, values=next(iter(j.contract.values)))):
         return Requirement.VALUES
@@ -162,6 +163,12 @@ def _right(j: Judgement, case: Case) -> bool:
     """Whether a call on a case gives the right answer, or none because the kernel declines."""
     _, found = trouble_on(j, j.contract.build(case, j.executor.device), conspicuous=j.conspicuous)
     return found is None
+
+
+def _declines(j: Judgement, case: Case) -> bool:
+    """Whether a call on a case gives no answer."""
+    seen, _ = trouble_on(j, j.contract.build(case, j.executor.device), conspicuous=j.conspicuous)
+    return not seen.returned
 
 
 def _besides(j: Judgement) -> list[Requirement]:

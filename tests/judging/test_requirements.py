@@ -213,6 +213,19 @@ def test_an_operand_that_may_be_none():
     assert contract.operands["bias"].layouts[1] == "none"
 
 
+def test_what_is_wrong_without_an_operand_that_is_declined_is_wrong_by_its_values():
+    def no_bias(x, weight, bias, *, eps=1e-5):
+        if bias is not None:
+            raise NotImplementedError("no bias")
+        y = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight.float(), None, eps) * 1.5
+        return y.to(x.dtype).contiguous()
+
+    found, _ = trials_of(subject(no_bias, "layer_norm"), "quick")
+    plain = [t for t in found if dict(t.case.layouts)["bias"] == "none" and t.case.filled and t.case.values == "normal"]
+    outcomes = [judge.run(subject(no_bias, "layer_norm"), trial) for trial in plain]
+    assert {each for outcome in outcomes for each in blamed(outcome)} == {"values"}
+
+
 def test_a_kernel_that_cannot_run_is_neither_right_nor_wrong():
     def lacks(x):
         raise NotRun("libdevice.j0 is not interpreted")
