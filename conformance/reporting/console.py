@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TextIO, TypeVar
 
@@ -107,19 +107,22 @@ def fraction_text(fraction: float | None) -> str:
     return f"{fraction:.2f}" if fraction < 100 else f"{fraction:.2g}"
 
 
-def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """Go through `items`; show how far it is on stderr: a bar in a terminal, else a line every 15 seconds."""
+def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Go through `items`, of which there are about `total` (None: their length); show how far it is on stderr: a bar in
+    a terminal, else a line every 15 seconds."""
+    if total is None:
+        total = len(items) if isinstance(items, Sized) else 0
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:
-            yield from bar.track(items, description=label)
+            yield from bar.track(items, total=total, description=label)
         return
     last = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - last > QUIET_SECONDS:
             last = time.monotonic()
-            print(f"{label}: {done} of {len(items)}", file=sys.stderr, flush=True)
+            print(f"{label}: {done} of {total}", file=sys.stderr, flush=True)
         yield item
 
 

@@ -112,7 +112,8 @@ def _run(runner: Runner, report: Report, expected: Sequence[Rule], ceiling: floa
                 ended = "not called: the variant is not ported"
                 break
         if not left and not runner.subject.own:
-            for trial, outcome in _again(runner, judged, ceiling, narrowing):
+            label, declined = f"{report.op} {report.name}, in place of declined", report.declined
+            for trial, outcome in progress(_again(runner, judged, ceiling, narrowing), label, declined):
                 judged.append((trial, outcome))
                 report.add(tolerance.settled(*_on(judged[-1])))
     finally:

@@ -414,6 +414,8 @@ def test_progress_has_a_plain_form(monkeypatch, capsys):
     monkeypatch.setattr(console, "QUIET_SECONDS", -1.0)
     assert list(progress([1, 2], "judging")) == [1, 2]
     assert capsys.readouterr().err == "judging: 0 of 2\njudging: 1 of 2\n"
+    assert list(progress(iter([1, 2]), "judging", 3)) == [1, 2]
+    assert capsys.readouterr().err == "judging: 0 of 3\njudging: 1 of 3\n"
 
 
 @pytest.mark.parametrize(
