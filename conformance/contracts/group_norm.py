@@ -30,7 +30,17 @@ from touchstone.reference.group_norm import torch_group_norm
 SMALL = [(2, 6, (5,)), (1, 6, (1,)), (0, 6, (5,)), (2, 6, (0,)), (3, 12, ()), (2, 12, (3, 11)), (1, 6, (2, 3, 7))]
 LONG = [(3, 32, (8, 8)), (1, 2, (10007,)), (2, 1056, (3,)), (130, 6, (2, 2))]
 LAYOUTS = ("contiguous", "channels_last", "transposed", "sliced", "step", "offset", "broadcast")
-SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)), (2, 64, (8, 8)), (2, 32, (64,)))
+REGULAR = [
+    (2, 64, (8, 8)),
+    (1, 128, (16, 16)),
+    (2, 32, (64,)),
+    (1, 256, (4, 8)),
+    (4, 64, (16,)),
+    (1, 32, (16, 32)),
+    (3, 64, (4, 4, 4)),
+    (2, 128, (32,)),
+]
+SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)), *REGULAR)
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
 
 # of the U-Net of a diffusion model, where it joins its two halves; 32 groups and the contract's 3 divide the channels
@@ -101,20 +111,7 @@ contract = Contract(
     outputs={"y": Output("N C ...")},
     sizes=[{"N": batch, "C": channels, "trailing": trailing} for batch, channels, trailing in SMALL + LONG],
     regular=Regular(
-        [
-            {"N": batch, "C": channels, "trailing": trailing}
-            for batch, channels, trailing in [
-                (2, 64, (8, 8)),
-                (1, 128, (16, 16)),
-                (2, 32, (64,)),
-                (1, 256, (4, 8)),
-                (4, 64, (16,)),
-                (1, 32, (16, 32)),
-                (3, 64, (4, 4, 4)),
-                (2, 128, (32,)),
-            ]
-        ],
-        {"groups": (32,)},
+        [{"N": batch, "C": channels, "trailing": trailing} for batch, channels, trailing in REGULAR], {"groups": (32,)}
     ),
     beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
     own_statistics=OwnStatistics("y", "group", True, _of_groups),

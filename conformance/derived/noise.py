@@ -26,9 +26,7 @@ from touchstone.conformance.spec.budget import EPS
 UNIT = 2.0**-25  # half of float32's unit roundoff
 SHARED = 0.5  # of the unit: the part of the error that a whole tensor has in common
 KEPT = 5_000_000  # elements of what runs share
-RECURRENT = (
-    12.0  # times the error of a function in the kernels of a whole recurrence: cuDNN's gates are by approximations
-)
+RECURRENT = 12.0  # times the error of a function in a library's recurrence: cuDNN's gates are approximations
 WHOLE = 2.0**23  # sums of two whole numbers below are in float32
 TINY = 2.0**-126  # below it, float32 is subnormal, and half of the kernels flush to 0
 # shifts and odd multipliers of a 64-bit hash (splitmix64, Steele, Lea & Flood 2014), and what makes the variance 1, as

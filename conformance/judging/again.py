@@ -220,10 +220,10 @@ class _Drawing:
         values are made for that, all but the layouts."""
         options = options_of(case)
         far = {axis: layout for axis, layout in options.items() if layout in FAR_LAYOUTS}
-        single = case.values not in self.contract.values
-        sized = bool(far) or single or self.contract.is_beyond_grid(case)
-        kinds = {"size": sized, "layout": False, "param": single, "dtype": single, "dtypes": single}
-        return far | {axis: value for axis, value in options.items() if kinds[axis[0]]}
+        kinds = {"size"} if far or self.contract.is_beyond_grid(case) else set()
+        if case.values not in self.contract.values:
+            kinds = {"size", "param", "dtype", "dtypes"}
+        return far | {axis: value for axis, value in options.items() if axis[0] in kinds}
 
     def _other(self, trial: ManyCalls | OnStream) -> Generator[Trial, bool, None]:
         """The trial on the plainest case that was taken."""

@@ -496,6 +496,21 @@ def test_a_64th_of_many_rows_is_a_case_of_every_op_that_has_them():
             assert contract.valid(few) and contract.work(few) < contract.work(case) / 16, (op, few.id)
 
 
+def test_a_case_of_many_rows_that_fails_is_not_called_again_for_hints():
+    """On a CPU, where a call may take ten seconds."""
+    rows = []
+
+    def wrong(x):
+        rows.append(len(x))
+        return softmax(x) * 2
+
+    contract = registry.contract("softmax")
+    (size,) = contract.beyond_grid
+    outcome = judge.run(subject(wrong), CaseTrial(plain_case(contract, "float32", "normal", size=size)))
+    assert outcome.status == FAILED
+    assert rows.count(size["rows"]) == 1
+
+
 def test_a_search_for_hints_that_fails_takes_no_finding(monkeypatch):
     def fails(*args, **options):
         raise RuntimeError("sizes 16 and 32")
