@@ -110,7 +110,7 @@ def nothing_is_left(longer: Callable[[dict[str, Any], int], dict[str, Any]], key
             return apart(first, wider, what) or broken
         return None
 
-    return Property("an earlier call leaves nothing behind", check, elsewhere=keys)
+    return Property("an earlier call leaves nothing behind", check, elsewhere=keys, anywhere=True)
 
 
 def nothing_is_left_of_caches(*caches: str) -> Property:

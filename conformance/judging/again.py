@@ -18,7 +18,7 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.call import expected_of
-from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, Trial
+from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, PropertyTrial, Trial
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS
@@ -127,7 +127,7 @@ class _Drawing:
         for trial in cases:
             yield from self._try(trial, self._in_place_of(trial.case))
         for other in declined:
-            if isinstance(other, ManyCalls | OnStream):  # a property holds where it is made for
+            if isinstance(other, ManyCalls | OnStream) or (isinstance(other, PropertyTrial) and other.prop.anywhere):
                 yield from self._other(other)
 
     def _try(self, trial: CaseTrial, cases: Iterable[Case]) -> Generator[Trial, bool, None]:
@@ -225,11 +225,15 @@ class _Drawing:
             kinds = {"size", "param", "dtype", "dtypes"}
         return far | {axis: value for axis, value in options.items() if axis[0] in kinds}
 
-    def _other(self, trial: ManyCalls | OnStream) -> Generator[Trial, bool, None]:
-        """The trial on the plainest case that was taken."""
-        first = next(iter(self.contract.values))
-        found = dict.fromkeys(replace(case, values=first) for case in self.taken if case.filled and case.contiguous)
+    def _other(self, trial: ManyCalls | OnStream | PropertyTrial) -> Generator[Trial, bool, None]:
+        """The trial on the plainest case that was taken, a property in its dtype."""
+        prop = trial.prop if isinstance(trial, PropertyTrial) else None
+        values = next(iter(self.contract.values)) if prop is None else prop.values
+        taken = [case for case in self.taken if prop is None or case.dtype == trial.case.dtype]
+        found = dict.fromkeys(replace(case, values=values) for case in taken if case.filled and case.contiguous)
         plain = sorted(found, key=lambda case: (1 in dict(case.sizes).values(), self.contract.work(case)))
+        if prop is not None and prop.elsewhere is not None:
+            plain = [case for case in plain if self.allowed(prop.elsewhere(case))]
         case = next((case for case in plain if self._may_be_called(case, math.inf)), None)
         if case is not None:
             yield on_case(self.contract, trial, case, self.allowed)

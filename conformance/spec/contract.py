@@ -119,6 +119,7 @@ class Property:
     values: str = "normal"
     bitwise: bool = False  # compares all outputs of two calls bit by bit: only a deterministic kernel is held to it
     elsewhere: "Callable[[Case], Case] | None" = None  # the case on which it calls, if it calls on another one too
+    anywhere: bool = False  # holds at all sizes and under all parameters: asked there where the usual ones are declined
 
 
 @dataclass(frozen=True)

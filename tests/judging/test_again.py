@@ -216,6 +216,18 @@ def test_many_calls_are_made_of_what_is_taken_and_properties_are_asked_where_the
     assert not [trial for trial in tried if isinstance(trial, PropertyTrial)]
 
 
+def test_a_property_that_holds_anywhere_is_asked_at_the_sizes_that_are_taken():
+    """A plan of splits that is kept from a call with fewer keys shows in nothing else."""
+
+    def takes(case):
+        return case.dtype != "float32" and (case.size["W"], case.size["V"]) == (576, 512) and case.size["Sq"] <= 4
+
+    _, tried, took = drawn("mla_decode", takes)
+    asked = [(trial.prop.name, trial.case.dtype) for trial in took if isinstance(trial, PropertyTrial)]
+    assert asked == [("an earlier call leaves nothing behind", dtype) for dtype in ("float16", "bfloat16")]
+    assert all(trial.prop.anywhere for trial in tried if isinstance(trial, PropertyTrial))
+
+
 @pytest.mark.parametrize("op", ["softmax", "attention_varlen", "dropout", "elementwise"])
 def test_a_case_is_found_again_by_its_words(op):
     cases = plan(registry.contract(op), "default").cases
