@@ -167,6 +167,9 @@ def trials_of(
         cases += _of_drawn_sizes(contract, [case for case in made.cases if case not in made.also], seed)
     short = [case for case in cases if not contract.is_beyond_grid(case) and case not in made.also]
     watched, instrumented = _watched(subject, short), _instrumented(subject, short, share is not None)
+    if level != "quick":  # a second case of each size: a race may show in one launch of three
+        rest = [case for case in short if case not in instrumented]
+        instrumented |= _instrumented(subject, rest, share is not None)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented, case in made.also) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:

@@ -5,6 +5,7 @@ kills is a hole, and so is a family of cases that kills nothing; a family withou
 killed is redundant.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -75,8 +76,9 @@ class OpResult:
 
     @property
     def narrow(self) -> list[MutantResult]:
-        """Mutants that few of the trials kill, of those judged on all."""
-        judged = [one for one in self.mutants if one.killed and not (one.backend and self.level in ENOUGH)]
+        """Mutants that few of the trials kill, of those judged on all: not left because enough had killed them."""
+        enough = ENOUGH.get(self.level, math.inf)
+        judged = [one for one in self.mutants if one.killed and not (one.backend and len(one.killed) >= enough)]
         return [one for one in judged if len(one.killed) < NARROW * one.trials] if self.whole else []
 
     @property

@@ -2,12 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from touchstone.conformance.spec.contract import DTYPES, Case, Contract, Draw, Operand, dtype_name
+from touchstone.conformance.spec.contract import BEYOND_LARGEST, DTYPES, Case, Contract, Draw, Operand, dtype_name
 from touchstone.conformance.spec.layouts import BROADCASTS, FAR_LAYOUTS, PLANS, far_axis
 from touchstone.conformance.spec.words import expected_one_of
 
@@ -70,6 +70,8 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
     single += [*_long_and_strided(contract, seed), *single_and_strided(contract, seed)]
     single += [*one_unaligned(contract, seed), *_far_rows(contract, seed)]
+    if level != "quick":
+        single += [*_in_each_dtype(contract, single_and_strided(contract, seed)), *_beyond_and_strided(contract, seed)]
     also = [case for case in dict.fromkeys(single) if case not in cases]
     return Plan([*cases, *regular, *also], frozenset(regular), frozenset(also), infeasible, sampled_out=dropped)
 
@@ -150,20 +152,25 @@ def _plain(contract: Contract, seed: int) -> Iterator[Case]:
 def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     """Each operand with offsets beyond 2^31 elements: along one axis in a 16-bit dtype (quick), or each axis in each.
 
-    At the size with the least work at which the axis has 3 elements, so that the stride itself fits into 32 bits.
+    At the size with the least work at which the axis has 3 elements, so that the stride itself fits into 32 bits; above
+    level quick at the next size too, with the other values of the parameters.
     """
     narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
+    other = tuple((name, options[-1]) for name, options in contract.params.items())
     count = 0
     for name, operand in contract.operands.items():
         if operand.own_dtype or not narrow:
             continue
         for layout in FAR_LAYOUTS:
             dtypes = [narrow[count % len(narrow)]] if level == "quick" else narrow
-            found = [_least_work(contract, dtype, name, layout, seed) for dtype in dtypes]
+            found = [_by_work(contract, dtype, name, layout, seed) for dtype in dtypes]
             count += 1
-            yield from [case for case in found if case is not None]
+            yield from [cases[0] for cases in found if cases]
             if level == "quick" and any(found):
                 break
+            for cases in found if level != "quick" else ():
+                turned = (replace(case, params=other) for case in cases[1:])
+                yield from itertools.islice(filter(contract.valid, [*turned, *cases[1:]]), 1)
 
 
 def _far_rows(contract: Contract, seed: int) -> Iterator[Case]:
@@ -173,12 +180,13 @@ def _far_rows(contract: Contract, seed: int) -> Iterator[Case]:
     names = [name for name, operand in contract.operands.items() if not operand.own_dtype]
     for turn, name in enumerate(names if narrow else ()):
         dtype = narrow[turn % len(narrow)]
-        found = [case for layout in FAR_LAYOUTS if (case := _least_work(contract, dtype, name, layout, seed))]
+        found = [cases[0] for layout in FAR_LAYOUTS if (cases := _by_work(contract, dtype, name, layout, seed))]
         axes = [(case, len(contract.operand_shape(name, case))) for case in found[1:]]
         yield from (case for case, rank in axes if far_axis(case.layout[name]) == rank - 2)
 
 
-def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> Case | None:
+def _by_work(contract: Contract, dtype: str, name: str, layout: str, seed: int) -> list[Case]:
+    """A case of each size at which an operand can have a far layout, that with the least work first."""
     axis = far_axis(layout)
     found = []
     for size in contract.sizes:
@@ -197,7 +205,7 @@ def _least_work(contract: Contract, dtype: str, name: str, layout: str, seed: in
             case = replace(plain, layouts=layouts)
             if contract.valid(case):
                 found.append(case)
-    return min(found, key=contract.work, default=None)
+    return sorted(found, key=contract.work)
 
 
 def plain_case(
@@ -261,6 +269,17 @@ def single_and_strided(contract: Contract, seed: int = 0) -> Iterator[Case]:
     for turn, case in enumerate(found):
         typed = replace(case, dtype=contract.dtypes[turn % len(contract.dtypes)])
         yield typed if contract.valid(typed) else case
+
+
+def _in_each_dtype(contract: Contract, cases: Iterable[Case]) -> Iterator[Case]:
+    for case in cases:
+        yield from filter(contract.valid, (replace(case, dtype=dtype) for dtype in contract.dtypes))
+
+
+def _beyond_and_strided(contract: Contract, seed: int) -> Iterator[Case]:
+    """The single cases of results beyond the largest number of their dtype, all operands in strides of their own."""
+    names = [name for name in contract.also if name.startswith(BEYOND_LARGEST)]
+    yield from filter(contract.valid, (_all_strided(contract, also_case(contract, name, seed)) for name in names))
 
 
 def one_unaligned(contract: Contract, seed: int = 0) -> Iterator[Case]:

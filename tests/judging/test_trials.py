@@ -1,6 +1,7 @@
 """Which trials a kernel is given: of its kind, at its level, in its share of the work."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
@@ -170,6 +171,16 @@ def test_what_runs_under_a_targets_instruments():
         assert sizes == least | {longest} and len(found) == len(sizes)
         assert longest not in least
     assert trials._instrumented(subject(), [], False) == set()
+
+
+def test_above_level_quick_two_cases_of_a_size_run_under_the_instruments():
+    def of_sizes(level):
+        found, _ = trials.trials_of(subject(), level)
+        return Counter(one.case.sizes for one in found if isinstance(one, CaseTrial) and one.instrumented)
+
+    quick, default = of_sizes("quick"), of_sizes("default")
+    assert set(quick.values()) == {1} and len(quick) == 7
+    assert default.keys() >= quick.keys() and sum(count == 2 for count in default.values()) >= 6
 
 
 def test_of_each_size_the_case_whose_dtype_and_parameters_were_taken_least():

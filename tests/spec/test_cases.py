@@ -16,7 +16,17 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.spec import cases as generate
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import LEVELS, PRODUCT_LIMIT, Plan, plan
-from touchstone.conformance.spec.contract import Also, Case, Contract, From, Operand, Output, Regular, dtype_name
+from touchstone.conformance.spec.contract import (
+    Also,
+    Case,
+    Contract,
+    From,
+    Operand,
+    Output,
+    Regular,
+    beyond_largest,
+    dtype_name,
+)
 
 
 def toy(valid=lambda case: True, name="toy", **changes) -> Contract:
@@ -128,7 +138,7 @@ def most(contract: Contract, level: str) -> int:
     plain = len(contract.dtypes) * (len(contract.sizes) + len(contract.values))
     ndims = [len(contract.shape(operand.axes, contract.sizes[0])) for operand in operands]
     narrow = sum(dtype != "float32" for dtype in contract.dtypes)
-    return 2 * longest * second + plain + aligned + narrow * sum(ndims)
+    return 2 * longest * second + plain + aligned + 2 * narrow * sum(ndims)
 
 
 def restricted(case: Case) -> bool:
@@ -560,9 +570,34 @@ def test_far_offsets_take_turns_in_the_16_bit_dtypes():
     ]
     assert found == [("float16", "a"), ("bfloat16", "b")]
     every = [(case.dtype, *case.layouts) for case in generate._far(matmul, "default", 0)]
-    assert len(every) == len(set(every)) == 8  # two operands, two axes of each, two dtypes
+    assert len(every) == 16 and len(set(every)) == 8  # at two sizes each: two operands, two axes of each, two dtypes
     for level in ("quick", "default"):
         assert list(generate._far(replace(matmul, dtypes=("float32",)), level, 0)) == []
+
+
+def test_far_offsets_come_at_two_sizes_and_with_other_parameters_above_level_quick():
+    found = [
+        case
+        for case in generate._far(toy(valid=lambda case: case.param["flag"] or case.size["rows"] < 7), "default", 0)
+    ]
+    of_x = [(case.size["rows"], case.layout["x"], case.param["eps"], case.param["flag"]) for case in found]
+    assert of_x.count((7, "far0", 0.1, True)) == 2  # (2, 3) has too few rows; the only size left takes no other flag
+    assert of_x.count((2, "far1", 0.1, True)) == of_x.count((7, "far1", 0.1, True)) == 2
+    wide = toy(sizes=[dict(rows=2, cols=3), dict(rows=7, cols=9)])
+    assert {
+        (case.param["eps"], case.param["flag"]) for case in generate._far(wide, "default", 0) if case.size["rows"] == 7
+    } == {(0.1, True), (0.5, False)}
+    assert {case.dtype for case in found} == {"float16", "bfloat16"}
+
+
+def test_results_beyond_the_largest_number_come_strided_too_above_level_quick():
+    also = beyond_largest(dict(rows=2, cols=3), lambda d: draw(d))
+    contract = toy(also=also)
+    strided = [case for case in plan(contract, "default").also if case.values in also and case.layout["x"] == "sliced"]
+    assert [case.dtype for case in strided] == ["float16", "bfloat16"]
+    assert not [
+        case for case in plan(contract, "quick").also if case.values in also and case.layout["x"] != "contiguous"
+    ]
 
 
 def test_rows_of_several_heads_are_far_apart_too_at_level_quick():
@@ -725,6 +760,9 @@ def test_one_row_and_one_column_come_in_elements_that_are_no_neighbours():
     ]
     assert {case.layout[name] for case in found for name in "nw"} == {"contiguous"}
     assert plan(contract, "quick").also >= set(found)
+    above = {(case.size["cols"], case.layout["x"], case.dtype) for case in plan(contract, "default").also}
+    apart = [(33, "transposed_sliced"), (1, "sliced")]
+    assert above >= {(*one, dtype) for one in apart for dtype in contract.dtypes}
     no_gaps = toy(sizes=sizes, operands={"x": Operand("rows cols", ("contiguous", "broadcast_last"))})
     assert list(generate.single_and_strided(no_gaps, 0)) == []
     whole = toy(sizes=sizes[:1], operands=operands)
