@@ -24,6 +24,7 @@ PARAMS = {
     "z_loss": (0.0, 0.01),
 }
 LAYOUTS = ("contiguous", "transposed", "sliced", "step", "offset")
+IGNORED = "rows whose target is ignore_index"
 
 
 def ignored(inputs, params) -> torch.Tensor:
@@ -34,7 +35,9 @@ def ignored(inputs, params) -> torch.Tensor:
 def operands() -> dict[str, Operand]:
     """logits and target."""
     return {
-        "logits": Operand("rows V", LAYOUTS, garbage=lambda inputs, params: ignored(inputs, params)[:, None]),
+        "logits": Operand(
+            "rows V", LAYOUTS, garbage=lambda inputs, params: ignored(inputs, params)[:, None], unused=IGNORED
+        ),
         "target": Operand(
             "rows", ("contiguous", "step", "offset"), dtypes=(torch.int64, torch.int32), indexes="V", fixed=True
         ),

@@ -48,7 +48,10 @@ def of_rows(centred: bool) -> OwnStatistics:
         shift = exact.get("bias")
         return exact["weight"], torch.zeros(()).double() if shift is None else shift, exact["x"].shape[0]
 
-    return OwnStatistics("y", "row", centred, of)
+    def x(exact):
+        return exact["x"] if exact.get("residual") is None else exact["x"] + exact["residual"]
+
+    return OwnStatistics("y", "row", centred, of, x)
 
 
 def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expected]], centred: bool) -> Contract:

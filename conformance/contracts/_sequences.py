@@ -21,6 +21,7 @@ from touchstone.conformance.spec.contract import Also, Case, Draw, From, Regular
 TURNS = ((1.0, 0.0, 0.7, 0.01, 0.0), (1.0, 0.5, 1.0, 0.0, 0.0))
 LAYOUTS = ("contiguous", "transposed", "sliced", "step", "interleaved", "offset")  # of (T, H, D)
 OFFSETS = ("contiguous", "step", "offset")
+BEHIND = "rows behind the last sequence"
 # the first with no row behind the last sequence: far ones would be the last
 SIZES = [
     dict(N=n, Tq=rows, Tk=keys, Sq=longest, Sk=longest_k, Hq=heads, Hkv=heads_kv, D=dim)
@@ -111,6 +112,19 @@ def _of_one(number: int, total: int, longest: int, turns: Sequence[float]) -> li
 def offsets(of_sequences: Sequence[int]) -> torch.Tensor:
     """Where each sequence begins, and the end of the last."""
     return torch.tensor([*accumulate(of_sequences, initial=0)], dtype=torch.float64)
+
+
+def numbers(inputs: Mapping[str, torch.Tensor]) -> list[tuple[str, str, torch.Tensor]]:
+    """How long the sequence of each row of q, and of k, is in q and in k."""
+    found = []
+    for axis, own in (("Tq", "q"), ("Tk", "k")):
+        begin, end = inputs[f"cu_{own}"][:-1], inputs[f"cu_{own}"][1:]
+        rows = torch.arange(len(inputs[own]), dtype=torch.float64)
+        inside = (begin[:, None] <= rows) & (rows < end[:, None])
+        for x in "qk":
+            lengths_of = (inputs[f"cu_{x}"].diff()[:, None] * inside).sum(0)
+            found.append((f"the sequence's length in {x}", axis, lengths_of.where(inside.any(0), math.nan)))
+    return found
 
 
 def unused(operand: str, cu: str) -> Callable[..., torch.Tensor]:

@@ -139,8 +139,8 @@ ALSO = {
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
-        "k": Operand("B Hkv Sk D", CACHE, garbage=beyond("k")),
-        "v": Operand("B Hkv Sk D", CACHE, garbage=beyond("v")),
+        "k": Operand("B Hkv Sk D", CACHE, garbage=beyond("k"), unused="rows from lengths on"),
+        "v": Operand("B Hkv Sk D", CACHE, garbage=beyond("v"), unused="rows from lengths on"),
         "lengths": Operand("B", ("contiguous", "step", "offset"), torch.int32, fixed=True),
     },
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},

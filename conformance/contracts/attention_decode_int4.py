@@ -245,10 +245,10 @@ ALSO = {
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
-        "k_codes": Operand("B Hkv Sk C", CODES, torch.uint8, garbage=beyond("k_codes")),
-        "k_scales": Operand("B Hkv Sk G P", SCALES, garbage=beyond("k_scales")),
-        "v_codes": Operand("B Hkv Sk C", CODES, torch.uint8, garbage=beyond("v_codes")),
-        "v_scales": Operand("B Hkv Sk G P", SCALES, garbage=beyond("v_scales")),
+        "k_codes": Operand("B Hkv Sk C", CODES, torch.uint8, garbage=beyond("k_codes"), unused="rows from lengths on"),
+        "k_scales": Operand("B Hkv Sk G P", SCALES, garbage=beyond("k_scales"), unused="rows from lengths on"),
+        "v_codes": Operand("B Hkv Sk C", CODES, torch.uint8, garbage=beyond("v_codes"), unused="rows from lengths on"),
+        "v_scales": Operand("B Hkv Sk G P", SCALES, garbage=beyond("v_scales"), unused="rows from lengths on"),
         "lengths": Operand("B", ("contiguous", "step", "offset"), torch.int32, fixed=True),
     },
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},

@@ -244,9 +244,16 @@ ALSO = {
 contract = Contract(
     operands={
         "q": Operand("B Hq Sq D", layouts.HEADS),
-        "k_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows),
-        "v_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows),
-        "block_table": Operand("B n", layouts.TABLE, torch.int32, indexes="P", garbage=_unused_entries),
+        "k_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows, unused="rows that are no sequence's"),
+        "v_cache": Operand("P page Hkv D", layouts.PAGES, garbage=_unused_rows, unused="rows that are no sequence's"),
+        "block_table": Operand(
+            "B n",
+            layouts.TABLE,
+            torch.int32,
+            indexes="P",
+            garbage=_unused_entries,
+            unused="entries behind the last page",
+        ),
         "lengths": Operand("B", ("contiguous", "step", "offset"), torch.int32, fixed=True),
     },
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from touchstone.conformance.contracts import _sequences as packing
 from touchstone.conformance.contracts import attention
 from touchstone.conformance.contracts._laws import equals_op
-from touchstone.conformance.contracts._sequences import LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
+from touchstone.conformance.contracts._sequences import BEHIND, LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
 from touchstone.conformance.spec.baselines import Baseline, Bench, eager
 from touchstone.conformance.spec.contract import Also, Contract, Invalid, Operand, Output, Property
 from touchstone.reference._packing import sequences
@@ -90,10 +90,11 @@ def _no_offsets(arguments):
 
 
 contract = Contract(
+    numbers=packing.numbers,
     operands={
-        "q": Operand("Tq Hq D", LAYOUTS, garbage=unused("q", "cu_q")),
-        "k": Operand("Tk Hkv D", LAYOUTS, garbage=unused("k", "cu_k")),
-        "v": Operand("Tk Hkv D", LAYOUTS, garbage=unused("v", "cu_k")),
+        "q": Operand("Tq Hq D", LAYOUTS, garbage=unused("q", "cu_q"), unused=BEHIND),
+        "k": Operand("Tk Hkv D", LAYOUTS, garbage=unused("k", "cu_k"), unused=BEHIND),
+        "v": Operand("Tk Hkv D", LAYOUTS, garbage=unused("v", "cu_k"), unused=BEHIND),
         "cu_q": Operand("N", OFFSETS, torch.int32, fixed=True),
         "cu_k": Operand("N", OFFSETS, torch.int32, fixed=True),
     },

@@ -7,7 +7,7 @@ import torch
 
 from touchstone.conformance.contracts import _sequences as packing
 from touchstone.conformance.contracts import attention, attention_backward, attention_varlen
-from touchstone.conformance.contracts._sequences import LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
+from touchstone.conformance.contracts._sequences import BEHIND, LAYOUTS, OFFSETS, Whole, alone, apart, reordered, unused
 from touchstone.conformance.spec.baselines import Bench, autograd
 from touchstone.conformance.spec.compare import compare
 from touchstone.conformance.spec.contract import Also, Contract, Invalid, Operand, Output, Property
@@ -120,20 +120,22 @@ ALSO = {
     "low_scores": Also(packing.LOW_SCORES, packing.packed(attention_backward.contract.values["far_below"])),
 }
 contract = Contract(
+    numbers=packing.numbers,
     gradient_of="attention_varlen",
     operands={
-        "q": Operand("Tq Hq D", LAYOUTS, garbage=unused("q", "cu_q")),
-        "k": Operand("Tk Hkv D", LAYOUTS, garbage=unused("k", "cu_k")),
-        "v": Operand("Tk Hkv D", LAYOUTS, garbage=unused("v", "cu_k")),
-        "o": Operand("Tq Hq D", LAYOUTS, derived=True, garbage=unused("o", "cu_q")),
+        "q": Operand("Tq Hq D", LAYOUTS, garbage=unused("q", "cu_q"), unused=BEHIND),
+        "k": Operand("Tk Hkv D", LAYOUTS, garbage=unused("k", "cu_k"), unused=BEHIND),
+        "v": Operand("Tk Hkv D", LAYOUTS, garbage=unused("v", "cu_k"), unused=BEHIND),
+        "o": Operand("Tq Hq D", LAYOUTS, derived=True, garbage=unused("o", "cu_q"), unused=BEHIND),
         "lse": Operand(
             "Hq Tq",
             ("contiguous", "transposed", "step", "offset"),
             torch.float32,
             derived=True,
             garbage=unused("lse", "cu_q"),
+            unused=BEHIND,
         ),
-        "do": Operand("Tq Hq D", LAYOUTS, garbage=unused("do", "cu_q")),
+        "do": Operand("Tq Hq D", LAYOUTS, garbage=unused("do", "cu_q"), unused=BEHIND),
         "cu_q": Operand("N", OFFSETS, torch.int32, fixed=True),
         "cu_k": Operand("N", OFFSETS, torch.int32, fixed=True),
     },

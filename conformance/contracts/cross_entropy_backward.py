@@ -116,7 +116,13 @@ contract = Contract(
     operands={
         **entropy.operands(),
         "lse": Operand(
-            "rows", bounds_rows.STATISTIC, torch.float32, derived=True, counts=False, garbage=entropy.ignored
+            "rows",
+            bounds_rows.STATISTIC,
+            torch.float32,
+            derived=True,
+            counts=False,
+            garbage=entropy.ignored,
+            unused=entropy.IGNORED,
         ),
         "dloss": Operand(
             lambda case: "rows" if case.param["reduction"] == "none" else "",

@@ -114,7 +114,7 @@ contract = Contract(
         [{"N": batch, "C": channels, "trailing": trailing} for batch, channels, trailing in REGULAR], {"groups": (32,)}
     ),
     beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
-    own_statistics=OwnStatistics("y", "group", True, _of_groups),
+    own_statistics=OwnStatistics("y", "group", True, _of_groups, lambda exact: exact["x"]),
     also={
         "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),
         "special_one_element": Also({"N": 3, "C": 6, "trailing": (1,)}, "one_nan", {"groups": 6}),

@@ -218,7 +218,7 @@ ALSO = {
 contract = Contract(
     operands={
         "q": Operand("B H Sq W", layouts.HEADS),
-        "cache": Operand("B Sk W", CACHE, garbage=beyond("cache")),
+        "cache": Operand("B Sk W", CACHE, garbage=beyond("cache"), unused="rows from lengths on"),
         "lengths": Operand("B", ("contiguous", "step", "offset"), torch.int32, fixed=True),
     },
     outputs={"o": Output("B H Sq V"), "lse": Output("B H Sq", torch.float32)},

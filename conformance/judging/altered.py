@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
 from touchstone.conformance.spec.contract import Case, Contract
 
 WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
+OTHER_SIZES = 3  # on which what explains one is tried, where they are wrong too
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
 EXPLAINS = 0.95  # of the wrong elements
@@ -140,7 +141,7 @@ class Search:
             for alteration in number.alterations(self.fitted(number)):
                 theirs = self.outputs(alteration)
                 if theirs is not None and self.given.explained(theirs):
-                    if self.stands(alteration):
+                    if self.stands(alteration) and self.is_constant(alteration):
                         found[alteration.text] = theirs[self.output]
                     break
         return found
@@ -164,6 +165,27 @@ class Search:
             for other in reading.refuting(contract, case)
             if other not in self.others
         )
+
+    def is_constant(self, alteration: Alteration) -> bool:
+        """Whether a change explains other sizes too, where they are wrong: of a count, say, each has its own."""
+        return all(
+            _holds(self.contract, self.run, alteration, other, self.output, self.further(other), None)
+            for other in self.wrong_sizes
+        )
+
+    @cached_property
+    def wrong_sizes(self) -> list[Case]:
+        """Plain cases of other sizes on which the kernel is wrong too."""
+        found = []
+        for other in reading.of_little_work(self.contract, self.case, least=0)[::-1]:
+            if other.sizes == self.case.sizes or len(found) == OTHER_SIZES:
+                continue
+            values = self.further(other)
+            right = self.contract.expected(self.contract.build(other))
+            given = _Given(right, values, other, self.output) if values is not None else None
+            if given is not None and given.bad is not None and bool(given.bad.any()):
+                found.append(other)
+        return found
 
     def fitted(self, number: Number) -> float | None:
         """The number that comes closest in the place of another, by steps of Newton's method for the sum of the squares

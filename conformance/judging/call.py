@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.judging import causes, diagnosis, honesty, influence, reading
+from touchstone.conformance.judging import causes, diagnosis, edges, honesty, influence, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -207,12 +207,17 @@ def is_view(inputs: Inputs, output: torch.Tensor) -> bool:
 
 
 def trouble_on(
-    j: Judgement, inputs: Inputs, *, conspicuous: Sequence[str] | None, instrument: tuple[str, str] | None = None
+    j: Judgement,
+    inputs: Inputs,
+    *,
+    conspicuous: Sequence[str] | None,
+    instrument: tuple[str, str] | None = None,
+    answers: dict[str, budget.Expected] | None = None,
 ) -> tuple[Observed, Finding | None]:
     """One more call on `inputs`, and its first failure; None where it gives the right answer, declines or cannot run.
 
     `conspicuous`: the places at which what is undefined is not as on GPUs; `instrument`: a backend, and the name of one
-    of its instruments.
+    of its instruments; `answers`: those on inputs that are no longer as their case has them.
     """
     again = j.again(debug=False)
     again.conspicuous = None if conspicuous is None else tuple(conspicuous)
@@ -225,7 +230,7 @@ def trouble_on(
     elif isinstance(seen.values, str):
         again.find(Check.RETURNS, seen.values)
     else:
-        expected = expected_of(j.contract, inputs.case, j.subject.compute)
+        expected = expected_of(j.contract, inputs.case, j.subject.compute) if answers is None else answers
         for name, got in seen.values.items():
             if j.judges(name):
                 check_output(again, inputs, name, got, expected[name])
@@ -296,6 +301,7 @@ def _explain(
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
         kept=cache(lambda: causes.kept_from_first(j, inputs.case)) if again else (lambda: None),
         depends=partial(_depends, j, inputs.case) if again else (lambda name: None),
+        edge=partial(_edge, j, inputs.case) if again else (lambda name: None),
     )
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
@@ -324,6 +330,17 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
         j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs), seconds
     )
     known["influence, ms"] += round(1000 * (time.monotonic() - start))
+    return text
+
+
+def _edge(j: Judgement, case: Case, output: str) -> str | None:
+    """From which size on an output is wrong, as further calls tell; for a few seconds of a kernel."""
+    known, start = j.subject.compared, time.monotonic()
+    seconds = min(edges.SECONDS, edges.OF_A_KERNEL - known["edges, ms"] / 1000)
+    if seconds <= 0:
+        return None
+    text = edges.of_output(j.contract, case, output, lambda other: causes.on_case(j, other), seconds)
+    known["edges, ms"] += round(1000 * (time.monotonic() - start))
     return text
 
 

@@ -674,9 +674,10 @@ def let_through(
         return (
             f"they depend on the NaN at {' and at '.join(shown)}, on which these answers do not: it is read there{so}"
         )
+    unused = " and ".join(dict.fromkeys(j.contract.operands[operand].unused for operand in found))
     return (
-        f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in places that no answer depends on: they "
-        f"are read, and {'to multiply by 0 leaves NaN' if by_0 else 'count'}"
+        f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in {unused}, on which no answer depends: "
+        f"they are read, and {'to multiply by 0 leaves NaN' if by_0 else 'count'}"
     )
 
 

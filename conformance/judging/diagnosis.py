@@ -20,7 +20,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import altered, heatmap, left_out, own_statistics, reading
+from touchstone.conformance.judging import altered, heatmap, integers, left_out, own_statistics, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -61,6 +61,7 @@ LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all 
 LOGARITHMS = ("lse", "loss")  # outputs that are some
 ALL_0 = "all 0 there"
 ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
+ANOTHER_MASK = "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
 LOST = "no NaN where the answer is NaN: a comparison, a clamp, a maximum or a product that is skipped loses it"
 ANOTHER = "the answer of another "  # slice, as which an operand by other strides can look
 # sentences that name no cause, which are said only where nothing better is known
@@ -68,8 +69,11 @@ VAGUE = re.compile(
     rf"each row is |{ANOTHER}|the answer's values in another order|0 where the answer|all |"
     r".* x the answer$|the answer \S+$"
 )
+OF_ROWS = re.compile(r"each \w+ is ")
+_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NOT_ELSEWHERE = "though not in all cases that pass"  # of a mutant that is wrong there
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
+ORDERED = 4  # different numbers that stand elsewhere, at least
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -105,6 +109,7 @@ def diagnose(
     idle: Callable[[str, torch.Tensor], str | None] = lambda output, bad: None,
     kept: Callable[[], str | None] = lambda: None,
     depends: Callable[[str], str | None] = lambda output: None,
+    edge: Callable[[str], str | None] = lambda output: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -115,7 +120,8 @@ def diagnose(
     `call(case)` on another case: a hint that what it gives there refutes is not given. `passed` are cases on which the
     kernel is right: a mutant that is wrong there is named only where no other is. `idle(output, bad)` says whether NaN
     comes from what is not to be read, `kept()` whether something of an earlier call is left in this one,
-    `depends(output)` what an output depends on otherwise than its answer.
+    `depends(output)` what an output depends on otherwise than its answer, `edge(output)` from which size on it is
+    wrong.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -160,11 +166,15 @@ def diagnose(
                 if is_left_out(right, got[name], verdict.bad)
                 else _OVERHANG.sub("", place)
             )
-            parts = [f"wrong: {place}{where_alike(right, got[name], verdict.bad)}"]
+            stands = None if found or name in causes else integers.told(contract, case, name, verdict.bad, call)
+            where = f" (where {stands})" if stands else where_alike(right, got[name], verdict.bad)
+            parts = [f"wrong: {place}{where}"]
             bits = exact(contract, case, name)
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = known.get(name) or related(got[name], right, case, verdict.bad, axes, bits)
+                if relation and OF_ROWS.match(relation) and not _is_so_plainly(contract, case, name, relation, call):
+                    relation = None
                 if relation == LOG_OF_0 and name not in LOGARITHMS:
                     relation = INFINITE
                 if relation in (None, NAN):
@@ -212,7 +222,8 @@ def diagnose(
                 )
                 near = allowed + budget.EPS.get(got[name].dtype, 0.0) * value.abs()  # a wrong value is rounded as it is
                 statistics = own_statistics.of_parts(contract, case, name, value, answer, near, verdict.bad.cpu())
-                relation = statistics or "; ".join(filter(None, (relation, depends(name)))) or None
+                found_out = (relation, depends(name), None if stands else edge(name))
+                relation = statistics or "; ".join(filter(None, found_out)) or None
             said = "; ".join([*parts, relation] if relation else parts)
             lines.append(f"{name}: {_OVERHANG.sub('', said) if left_out.TOLD.search(said) else said}")
             if not bool(verdict.bad.all()):
@@ -245,6 +256,22 @@ def is_right_plainly(contract: Contract, case: Case, output: str, call: reading.
     for plain in reading.plainly(contract, case):
         values, expected = call(plain), contract.expected(contract.build(plain))[output]
         if values is not None and _is_wrong_in(contract, plain, output, values.get(output), expected):
+            return False
+    return True
+
+
+def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, call: reading.Call) -> bool:
+    """Whether rows that are wrong have the same relation to the answer with plain values too, where operands do not
+    repeat theirs along an axis, as far as that is tried."""
+    for plain in reading.plainly(contract, case):
+        got, right = (call(plain) or {}).get(output), contract.expected(contract.build(plain))[output]
+        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+            continue
+        bad = compare.compare(got, right, plain.torch_dtype).bad
+        if bad is None or not bool(bad.any()):
+            continue
+        axes = axis_names(contract.output_axes(output, plain), got.ndim)
+        if _NUMBER.sub("", related(got, right, plain, bad, axes, False) or "") != _NUMBER.sub("", relation):
             return False
     return True
 
@@ -785,8 +812,9 @@ def related(
         return LOG_OF_0 if most((wrong == -math.inf) & answer[bad].isfinite()) and bool((wrong < 0).all()) else INFINITE
     here, there = wrong == 0, answer[bad] == 0
     both = min(here.double().mean().item(), there.double().mean().item())
-    if len(here) >= OTHER_MASK and most(here != there) and both >= BOTH_WAYS:
-        return "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
+    masked = most(here != there) and both >= BOTH_WAYS
+    if masked and len(here) >= OTHER_MASK:
+        return ANOTHER_MASK
     common = wrong.median()
     if wrong.numel() > 1 and most(wrong == common):
         return f"all {common.item():.6g} there"
@@ -802,7 +830,9 @@ def related(
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
         hints.append(_surplus(value, answer, tolerance, bad, axes) if not any(hints) else None)
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
-    return "; or ".join(text for _, text in ranked) or None
+    return "; or ".join(text for _, text in ranked) or (
+        ANOTHER_MASK if masked and bool((here != there).all()) else None
+    )
 
 
 def _bits_moved(got: torch.Tensor, answer: torch.Tensor) -> str | None:
@@ -1145,6 +1175,8 @@ def _moved(value, answer, tolerance, axes: Sequence[str]) -> str | None:
         near = tolerance.reshape(-1)[order.indices]
         apart = order.values.diff()
         told = bool((apart > 0).any()) and apart[apart > 0].median() > near.median()
+        elsewhere = answer[((value - answer).abs() > tolerance) & (answer != 0)]
+        told = told and len(elsewhere.unique()) >= ORDERED  # of fewer one for another is no order
         if told and same(there.values, order.values, near):  # else any draw of so many has such values
             return "the answer's values in another order"
     return None

@@ -185,7 +185,9 @@ class _Look:
                 yield "does not change", name
             return
         if self._answer_stays(row, name, {}):
-            if self._moves(row, name, {}):
+            last, size = self.contract.operand_axes(name, self.case).split()[-1:], exact.shape[-1:]
+            own = any(self._is_its_own(row, name, letter, 0, n) for letter, n in zip(last, size, strict=True))
+            if not own and self._moves(row, name, {}):
                 yield "changes", name
             return
         shape = dict(zip(self.contract.operand_axes(name, self.case).split(), exact.shape, strict=True))
@@ -194,10 +196,12 @@ class _Look:
             moves, low, high = partial(self._moves_in, row, name, letter), box[letter].start, box[letter].stop
             if high < size and moves(high, size):
                 stop = _least(high + 1, size, partial(_not_from, moves, size))
-                yield "changes", _of(name, letter, high, stop)
+                if not self._is_its_own(row, name, letter, high, stop):
+                    yield "changes", _of(name, letter, high, stop)
             if low > 0 and moves(0, low):
                 start = _least(1, low, partial(moves, 0)) - 1
-                yield "changes", _of(name, letter, start, low)
+                if not self._is_its_own(row, name, letter, start, low):
+                    yield "changes", _of(name, letter, start, low)
         if not self._is_float(name) or not self._answer_moves(row, name, {}):
             return
         if self._stays(row, name, {}):
@@ -206,6 +210,23 @@ class _Look:
         for part in self._summed(name, row):
             if lost := self._at_ends(row, part):
                 yield "does not change", replace(part, lost=lost)
+
+    def _is_its_own(self, row: Row, name: str, letter: str, start: int, stop: int) -> bool:
+        """Whether each slice moves one wrong element of a row at most, that with its own index, and other elements of
+        the output depend on the operand: it can be what an element makes of its own, by a factor that has to be 0."""
+        axes, answer = self.contract.output_axes(self.output, self.case).split(), self._answer(name, {})
+        if len(row.index) == len(axes) or not axes or letter != axes[-1] or stop - start > ALONE or answer is None:
+            return False
+        if not bool((answer != self.answer).any()):
+            return False
+        for at in range(start, stop):
+            got = self._result(name, {letter: [at]})
+            if got is None or got.shape != self.got.shape:
+                return False
+            moved = (got.double() - self.got.double()).abs() > OUTER * self.allowed
+            if set((moved & row.mask)[row.index].nonzero().flatten().tolist()) - {at}:
+                return False
+        return True
 
     def _summed(self, name: str, row: Row) -> Iterator[Part]:
         """What counts for a row of the axes of an operand that the output has not."""

@@ -65,10 +65,10 @@ def _borne_out(
     or several."""
     left, told = list(rules), False
     for case in cases:
-        wrong = _wrong(contract, case, output, call)
-        if wrong is not None:
-            left = [rule for rule in left if _leaves_out(rule, wrong)]
-            told = told or bool(wrong.any())
+        bad = wrong(contract, case, output, call)
+        if bad is not None:
+            left = [rule for rule in left if _leaves_out(rule, bad)]
+            told = told or bool(bad.any())
     if not told or len({rule.text for rule in left}) != 1:
         return None
     return left[0].text + (f" ({left[0].tiles})" if left[0].tiles and len(left) == 1 else "")
@@ -177,7 +177,7 @@ def _of_more(contract: Contract, case: Case, letter: str) -> list[Case]:
     return found
 
 
-def _wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:
+def wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:
     """Where an output is wrong on another case; None where there is nothing to compare."""
     got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
     if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:

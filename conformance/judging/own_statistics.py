@@ -9,6 +9,8 @@ LEAST = 8  # elements of a part that tell two numbers
 FAR = 3.0  # budgets by which most of what is wrong has to be
 OFF = 16.0  # times its own, at most, is another variance
 EXPLAINS = 0.95  # of the wrong elements
+CANCELS = 1e2  # mean^2 by the variance, at least, where the difference of two sums of about that size cancels
+ROUNDINGS = (0.02, 256.0)  # of mean^2 in float32, that such a difference is off by: the median at least, each at most
 
 
 def of_parts(
@@ -39,6 +41,10 @@ def of_parts(
         if ((model - got).abs() <= near)[wrong].double().mean() < EXPLAINS:
             continue
         touched = wrong.any(1)
+        if scaled and own.mean and bool((factor[touched] > 0).all()):
+            x = own.x(contract.build(case).exact).expand(value.shape).reshape(parts, -1)
+            if text := _cancelled(x[touched], factor[touched] ** -2.0, float(case.param["eps"])):
+                return f"each {own.part} is as with {text}"
         low, high = (float(x) for x in (factor[touched] ** -2.0).aminmax())
         if not (bool((factor[touched] > 0).all()) and low >= 1 / OFF and high <= OFF):
             return None  # next to nothing, or no variance
@@ -48,6 +54,22 @@ def of_parts(
         said |= {(False, True): f"{mean}, and its own variance", (True, True): f"{mean}, and {variance}"}
         return f"each {own.part} is as with {said[scaled, shifted]}"
     return None
+
+
+def _cancelled(x: torch.Tensor, times: torch.Tensor, eps: float) -> str | None:
+    """Whether variances, each with eps so many times its own, are off by roundings of the square of the mean, in
+    words."""
+    squares, variance = x.mean(1, keepdim=True) ** 2, x.var(1, correction=0, keepdim=True)
+    off = (times - 1).abs() * (variance + eps)
+    least, most = ROUNDINGS
+    roundings = off / (squares * 2.0**-24)
+    if not bool((squares >= CANCELS * variance).all()) or roundings.median() < least or roundings.max() > most:
+        return None
+    by = float((squares / variance.clamp_min(1e-300)).min().sqrt())
+    return (
+        f"a variance that is off by up to {float(roundings.max()):.3g} roundings of mean^2 in float32, as E[x^2] - "
+        f"E[x]^2 is: it cancels where the mean is large, here at least {by:.3g} deviations"
+    )
 
 
 def _fitted(

@@ -38,6 +38,7 @@ NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart befo
 OTHER_SIZES = 3  # in which they are
 OTHER_OPTIONS = 2  # parameters of which another option is tried
 SHOWN = 3  # heads that are named
+POINTS, MANY = 3, 8  # numbers at which all is wrong, at most, and others, at least
 OF_SLICES = 3.0  # seconds in which slices of an operand are looked for that others are read for
 SMALL = 1e-2  # an option of a parameter that keeps a divisor from 0
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3)  # numbers that stand in code in the place of a parameter
@@ -204,18 +205,32 @@ def _bounds(contract: Contract, case: Case, bad: torch.Tensor) -> dict[str, str]
         slices = bad.movedim(axis, 0).reshape(bad.shape[axis], -1)
         if bool((slices.all(1) | ~slices.any(1)).all()):
             return {}
-    for name, value in contract.build(case).exact.items():
-        if value is None or value.shape != bad.shape or not bool(value.isfinite().all()):
-            continue
-        if not contract.operand_dtype(name, case).is_floating_point:
-            continue  # indices and classes are no sizes
+    for name, value in _sizes_of(contract, case, bad.shape):
         for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0 and most != 0:  # right at 0 alone: nothing is beyond anything
                 sign, first, last = (">=", least, most) if not text.startswith("-") else ("<=", -least, -most)
                 where = f"{text.removeprefix('-')} {sign} {first:.4g}"
                 found[text] = f"wrong wherever {where}, and nowhere else (right up to {last:.4g})"
+        numbers, others = value[bad].unique(), value[right].unique()
+        if len(numbers) <= POINTS and len(others) >= MANY and not bool(torch.isin(numbers, others).any()):
+            text = f"{name} is {' or '.join(f'{number:.6g}' for number in numbers.tolist())}"
+            found.setdefault(text, f"wrong wherever {text}, and nowhere else")
     return found
+
+
+def _sizes_of(contract: Contract, case: Case, shape: Sequence[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The finite operands of this shape, and the sums of two that have it; not indices and classes, which are no
+    sizes."""
+    known = {
+        name: value
+        for name, value in contract.build(case).exact.items()
+        if value is not None and contract.operand_dtype(name, case).is_floating_point and bool(value.isfinite().all())
+    }
+    yield from ((name, value) for name, value in known.items() if value.shape == shape)
+    for one, other in itertools.combinations(known, 2):
+        if known[one].shape == shape and known[other].shape == shape[-known[other].ndim :]:
+            yield f"{one} + {other}", known[one] + known[other]
 
 
 def _kept(contract: Contract, case: Case, exact: Operands, earlier: Sequence[Case]) -> Iterator[tuple[str, Change]]:

@@ -3,10 +3,12 @@ which it is wrong, a dtype, a layout, a parameter, a family of values."""
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from touchstone.conformance.judging.judgement import PASSED, Outcome
+from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
 from touchstone.conformance.reporting.groups import MUTANT, grouped
 from touchstone.conformance.spec.contract import Case, From
@@ -19,6 +21,7 @@ SHARE, SHARE_OF_SIZES = 0.5, 0.15  # of the cases that pass, which may have it t
 NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
+EQUALS, OR = re.compile(r"^(?P<begin>equals the reference, but )(?P<mutants>.*)$", re.MULTILINE), "; or "
 HALF = "a dtype of 16 bits"
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 
@@ -42,11 +45,30 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     right = [case for case, outcome in cases if outcome.status == PASSED]
     case_of = {id(finding): case for case, outcome in cases for finding in outcome.findings if finding.fails()}
     failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
+    _drop_refuted(failures)
     for group in grouped(failures):
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
         named = MUTANT.search(group.example.diagnosis or "") is not None
         if text := in_common(wrong, right, relations=not named):
             group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
+
+
+def _drop_refuted(failures: Sequence[Finding]) -> None:
+    """Of several mutants that a finding names leave those that another one of the same output names too, where that
+    names fewer: the others do not give what the kernel gives there."""
+    named = {id(finding): set(MUTANT.findall(finding.diagnosis or "")) for finding in failures}
+    for finding in failures:
+        mine = named[id(finding)]
+        fewer = [named[id(other)] for other in failures if other.about == finding.about]
+        least = min((some for some in fewer if set() < some < mine), key=len, default=mine)
+        if least < mine and finding.diagnosis:
+            finding.diagnosis = EQUALS.sub(partial(_of_these, least), finding.diagnosis)
+
+
+def _of_these(mutants: set[str], line: re.Match[str]) -> str:
+    """What a line says of some mutants."""
+    said = [text for text in line["mutants"].split(OR) if mutants & set(MUTANT.findall(text))]
+    return line["begin"] + OR.join(said)
 
 
 def in_common(wrong: Sequence[Case], right: Sequence[Case], relations: bool = True) -> str | None:
@@ -241,6 +263,10 @@ def _numbers(case: Case) -> dict[str, int]:
         found["Hq/Hkv"] = found["Hq"] // found["Hkv"]
     if "Sq" in found and "Sk" in found:
         found["Sk - Sq"] = found["Sk"] - found["Sq"]
+    counts = [(name, value) for name, value in case.params if type(value) is int and value > 0]
+    for (name, size), (by, count) in itertools.product(_sizes(case).items(), counts):
+        if size % count == 0:  # of groups, say
+            found[f"{name}/{by}"] = size // count
     return found
 
 

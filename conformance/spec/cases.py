@@ -86,17 +86,18 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
 
 def _beyond_grid(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     """Cases with more rows than the y and z axes of a grid hold: the first family in one dtype each (quick), or two
-    families in all dtypes, the second with the other values of the parameters in turn."""
+    families in all dtypes, three at a single size, the last with the other values of the parameters in turn."""
     first, *others = contract.values
     for turn, size in enumerate(contract.beyond_grid):
         if level == "quick":
             yield plain_case(contract, contract.dtypes[turn % len(contract.dtypes)], first, seed, size)
             continue
         for number, dtype in enumerate(contract.dtypes, 1):
-            plain = [plain_case(contract, dtype, family, seed, size) for family in (first, *others[:1])]
+            families = (first, *others[: 2 if len(contract.beyond_grid) == 1 else 1])
+            plain = [plain_case(contract, dtype, family, seed, size) for family in families]
             params = tuple((name, options[number % len(options)]) for name, options in contract.params.items())
             turned = replace(plain[-1], params=params)
-            yield from filter(contract.valid, [plain[0], turned if contract.valid(turned) else plain[-1]])
+            yield from filter(contract.valid, [*plain[:-1], turned if contract.valid(turned) else plain[-1]])
 
 
 def _regular(contract: Contract, level: str, seed: int) -> list[Case]:
@@ -153,7 +154,7 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     """Each operand with offsets beyond 2^31 elements: along one axis in a 16-bit dtype (quick), or each axis in each.
 
     At the size with the least work at which the axis has 3 elements, so that the stride itself fits into 32 bits; above
-    level quick at the next size too, with the other values of the parameters.
+    level quick at the next size too, in one dtype with the other values of the parameters.
     """
     narrow = [dtype for dtype in contract.dtypes if DTYPES[dtype].itemsize == 2]
     other = tuple((name, options[-1]) for name, options in contract.params.items())
@@ -168,8 +169,8 @@ def _far(contract: Contract, level: str, seed: int) -> Iterator[Case]:
             yield from [cases[0] for cases in found if cases]
             if level == "quick" and any(found):
                 break
-            for cases in found if level != "quick" else ():
-                turned = (replace(case, params=other) for case in cases[1:])
+            for turn, cases in enumerate(found if level != "quick" else ()):
+                turned = [] if turn else [replace(case, params=other) for case in cases[1:]]
                 yield from itertools.islice(filter(contract.valid, [*turned, *cases[1:]]), 1)
 
 

@@ -41,7 +41,7 @@ class Operand:
 
     `garbage(inputs, params)` gives, from the other operands' values in float64, which elements a call must not use, as
     booleans of the operand's shape: rows of a cache beyond a length. The kernel finds NaN there, or 2^30, the reference
-    finds 0.
+    finds 0. `unused` is what they are, in words.
 
     `fixed`: its values follow a rule, so that none may change or change places by itself (offsets in ascending order).
 
@@ -58,6 +58,7 @@ class Operand:
     indexes: str | None = None
     fixed: bool = False
     garbage: Callable[[dict[str, Any], dict[str, Any]], torch.Tensor] | None = None
+    unused: str = "places"
 
     def __post_init__(self) -> None:
         if self.dtypes and self.dtype is not None:
@@ -153,13 +154,14 @@ class OwnStatistics:
     away, and deviation.
 
     `of(exact, params)` gives scale and shift, which broadcast against the output, and how many parts that has, one
-    behind another; `part` is what one is called.
+    behind another, `x(exact)` x, in the output's shape; `part` is what one is called.
     """
 
     output: str
     part: str
     mean: bool
     of: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[torch.Tensor, torch.Tensor, int]]
+    x: Callable[[Mapping[str, Any]], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -352,6 +354,9 @@ class Contract:
     large: Sequence[Mapping[str, Any]] = ()  # sizes at which speed matters: what `tune` times
     mirrors: bool = True  # whether an operand's values may be mirrored along the last axis; not where they are sorted
     own_statistics: OwnStatistics | None = None  # what hints try
+    # from the operands' values: integers that follow from them and stand along axes of outputs, as (what they are
+    # called, axes, values, NaN where there is none). Hints say which of them stand where an output is wrong
+    numbers: Callable[..., Sequence[tuple[str, str, torch.Tensor]]] = lambda inputs: ()
     moves: bool = False  # whether a call only moves elements: then the library's copies may not be what does it
     gradient_of: str = ""  # the op whose gradient this one is: what the bench times together
     name: str = ""  # set by the registry from the file's name

@@ -1204,3 +1204,13 @@ def test_a_product_of_a_tree_that_halves_an_odd_number():
 
     told = said("dot", fn, n=160)
     assert "were without 32 of 160 terms: what a tree over 160 threads loses where it halves an odd number" in told
+
+
+def test_a_number_that_each_size_has_another_of_is_no_constant(monkeypatch):
+    def fn(x, bias, *, activation):
+        return gelu(0.0112 * len(x))(x, bias, activation=activation)
+
+    options = dict(params={"activation": "gelu_tanh"}, of="number", rows=5, cols=33)
+    assert said("activation", fn, **options) is None
+    monkeypatch.setattr(altered.Search, "wrong_sizes", [])
+    assert "with 0.056 in the place of 0.044715" in said("activation", fn, **options)

@@ -824,7 +824,7 @@ def test_what_is_done_with_nan_that_is_not_to_be_read(change, said):
     expected = j.contract.expected(inputs)["o"]
     bad = compare.compare(got, expected, torch.float32).bad
     told = causes.let_through(j, case, "o", got, bad, expected)
-    assert told == f"v has NaN in places that no answer depends on: they are read, and {said}"
+    assert told == f"v has NaN in rows from lengths on, on which no answer depends: they are read, and {said}"
     assert causes.let_through(j, case, "o", got, bad, None) is None
     numbers = got.nan_to_num(7.0)
     assert causes.let_through(j, case, "o", numbers, bad, expected) is None  # it is no NaN
@@ -858,7 +858,7 @@ def test_nan_of_two_operands_of_which_each_alone_is_enough():
     got, expected = j.call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
     bad = compare.compare(got, expected, torch.float32).bad
     told = causes.let_through(j, case, "o", got, bad, expected)
-    assert told.startswith("k and v have NaN in places that no answer depends on: they are read, and ")
+    assert told.startswith("k and v have NaN in rows from lengths on, on which no answer depends: they are read, and ")
 
 
 def test_nan_of_another_row_is_said_to_be_read_where_it_is():

@@ -1527,11 +1527,13 @@ def test_a_mutants_answer_has_the_budget_of_the_right_one_and_of_what_it_moves_b
     assert (moved.extra - 0.25).tolist() == [pytest.approx([2 * 2e-6, 0, 4 * 2e-6])]
 
 
-@pytest.mark.parametrize(("count", "told"), [(16, True), (15, False)])
-def test_zeros_at_other_places_are_enough_to_tell_another_mask(count, told):
+@pytest.mark.parametrize(
+    ("count", "but", "told"), [(16, 15, True), (15, 14, False), (15, None, True), (2, None, True), (1, None, False)]
+)
+def test_zeros_at_other_places_are_enough_to_tell_another_mask(count, but, told):
     here = torch.arange(40) % 2 == 0
     answer = torch.where(here, torch.linspace(1, 9, 40), 0.0).double().reshape(4, 10)
-    got = torch.where(~here, torch.linspace(2, 5, 40), 0.0).reshape(4, 10)
+    got = torch.where(~here | (torch.arange(40) == but), torch.linspace(2, 5, 40), 0.0).reshape(4, 10)
     bad = (torch.arange(40) < count).reshape(4, 10)
     said = diagnosis.related(got, Expected(answer), case_of(4, 10), bad, ["rows", "cols"], False)
     assert (said or "").startswith("0 where the answer is not, and not 0 where it is") == told
@@ -1666,3 +1668,33 @@ def test_the_logarithm_of_0_is_that_of_an_output_that_is_one(output, text):
         return (y, lse - math.inf) if output == "lse" else (y - math.inf, lse)
 
     assert f"; {text}" in diagnose(fn, case_of(4, 9, op="online_softmax"), mutants=False)
+
+
+def test_rows_that_are_related_so_where_an_operand_repeats_its_values_only():
+    """Along the rows of x the error follows x, which is one number in each row of this case."""
+    plain = case_of(5, 40)
+    broadcast = replace(plain, layouts=(("x", "broadcast_last"),))
+
+    def off(x):
+        return softmax(x) + x
+
+    def call(other):
+        return {"y": off(SOFTMAX.build(other).arguments["x"])}
+
+    assert "each row is a factor of its own" in diagnose(off, broadcast, mutants=False)
+    assert "each row is" not in diagnose(off, broadcast, call=call, mutants=False)
+    times = lambda x: softmax(x) * torch.arange(2.0, 7.0)[:, None]  # noqa: E731
+    again = lambda other: {"y": times(SOFTMAX.build(other).arguments["x"])}  # noqa: E731
+    assert "each row is a factor of its own" in diagnose(times, broadcast, call=again, mutants=False)
+
+
+def test_few_numbers_at_other_places_are_in_no_order():
+    answer = torch.arange(1.0, 13.0).double().reshape(3, 4)
+    names = ["rows", "cols"]
+
+    def moved(*swapped):
+        got = answer.reshape(-1).clone()
+        got[[a for a, b in swapped for a in (a, b)]] = answer.reshape(-1)[[b for a, b in swapped for b in (b, a)]]
+        return diagnosis._moved(got.reshape(3, 4), answer, torch.full((3, 4), 1e-6).double(), names)
+
+    assert moved((0, 6)) is None and moved((0, 6), (3, 9)) == "the answer's values in another order"

@@ -266,3 +266,21 @@ def test_a_report_says_so_within_a_few_seconds(monkeypatch, seconds, so):
 @pytest.mark.parametrize(("holds_from", "found"), [(0, 0), (3, 3), (8, 8)])
 def test_the_least_number_from_which_something_holds(holds_from, found):
     assert influence._least(0, 8, lambda at: at >= holds_from) == found
+
+
+def test_what_an_element_makes_of_its_own_is_no_leak():
+    """Where the factor of an element has to be 0."""
+
+    def fn(x, bias, dy, *, activation):
+        z = x + bias
+        dx = dy * torch.where(z > -1.5, 1.0, 0.0)
+        return dx, dx.sum(0)
+
+    def leaks(x, bias, dy, *, activation):
+        z = x + bias
+        dx = dy * torch.where(z > 0, 1.0, 0.0) + torch.where(z > 0, 0.0, dy.roll(1, 1))
+        return dx, dx.sum(0)
+
+    options = dict(params={"activation": "relu"}, rows=4, cols=9)
+    assert said("activation_backward", fn, "dx", **options) is None
+    assert "dy, on which its answer does not depend" in said("activation_backward", leaks, "dx", **options)

@@ -95,3 +95,36 @@ def test_a_diagnosis_says_so():
 
 def test_another_op_has_no_statistics():
     assert said("softmax", lambda x: 1.1 * torch.softmax(x, -1), rows=5, cols=40) is None
+
+
+def test_a_variance_that_cancels():
+    """E[x²] - E[x]² in float32, far from 0; and one that is off by more than that."""
+
+    x = (torch.randn(6, 64, generator=torch.Generator().manual_seed(1)) + 3000).double()
+    variance, squares = x.var(1, correction=0, keepdim=True), x.mean(1, keepdim=True) ** 2
+    off = squares * 2.0**-24 * torch.linspace(1, 6, 6)[:, None]
+    told = own_statistics._cancelled(x, (variance + off + 1e-5) / (variance + 1e-5), 1e-5)
+    assert told is not None and told.startswith(
+        "a variance that is off by up to 6 roundings of mean^2 in float32, as E"
+    )
+    assert own_statistics._cancelled(x, (variance + 100 * off + 1e-5) / (variance + 1e-5), 1e-5) is None
+    assert own_statistics._cancelled(x, (variance + off / 500 + 1e-5) / (variance + 1e-5), 1e-5) is None
+    assert (
+        own_statistics._cancelled(x - 2995, (variance + off + 1e-5) / (variance + 1e-5), 1e-5) is None
+    )  # no large mean
+
+
+def test_a_layer_norm_whose_variance_cancels():
+    contract = registry.contract("layer_norm")
+    case = plain_case(contract, "float32", "mean_offset", size=dict(rows=6, cols=64))
+    inputs = contract.build(case)
+    x, weight, bias = (inputs.exact[name] for name in ("x", "weight", "bias"))
+    variance = (x.var(1, correction=0, keepdim=True) + x.mean(1, keepdim=True) ** 2 * 2.0**-24 * 3) + case.param["eps"]
+    got = (x - x.mean(1, keepdim=True)) * variance**-0.5 * weight + (0 if bias is None else bias)
+    right = contract.expected(inputs)["y"]
+    bad = compare.compare(got.float(), right, torch.float32).bad
+    allowed = torch.as_tensor(budget(right, torch.float32)).expand(got.shape)
+    told = own_statistics.of_parts(contract, case, "y", got, right.answer.expand(got.shape), allowed, bad)
+    assert told is not None and told.startswith(
+        "each row is as with a variance that is off by up to 3 roundings of mean^2"
+    )

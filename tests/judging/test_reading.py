@@ -287,6 +287,18 @@ def test_an_operand_beyond_a_bound(change, text):
     assert told is None if text is None else text in told
 
 
+def test_numbers_at_which_alone_an_operand_or_a_sum_of_two_is_wrong():
+    contract = registry.contract("activation")
+    case = plain_case(contract, "bfloat16", "quarters", size=dict(rows=17, cols=64))
+    case = replace(case, params=(("activation", "hardswish"),))
+    exact = contract.build(case).exact
+    z = exact["x"] + exact["bias"]
+    told = reading.beyond(contract, case, "y", z.abs() == 3)
+    assert told == "wrong wherever x + bias is -3 or 3, and nowhere else"
+    assert reading.beyond(contract, case, "y", (z.abs() == 3) & (torch.arange(64) % 2 == 0)) is None
+    assert reading.beyond(contract, case, "y", torch.isin(z, z.unique()[::2])) is None  # too many
+
+
 def test_a_bound_that_is_none():
     """Indices are no sizes, whole rows are named as rows, and another draw may refute it."""
     contract = registry.contract("cross_entropy")
@@ -793,7 +805,7 @@ def test_a_mutant_that_is_wrong_otherwise_in_plain_layouts_is_not_named(lost, na
 def test_a_mutant_that_is_wrong_otherwise_in_another_size_is_not_named():
     # of 1025 it is the last one that is left out
     told = judged("reduce", middle_left_out, dtypes=["float32"], where=lambda case: 1025 not in case.size.values())
-    assert told and not any("1024" in each for each in told)
+    assert told and not any("1024" in each.partition("right with n ")[0] for each in told)
 
 
 def test_a_nan_that_is_computed_is_no_memory_that_nothing_wrote():
@@ -825,7 +837,7 @@ def test_nan_of_what_is_not_to_be_read():
         return (p @ v).to(q.dtype), lse
 
     told = judged("attention_decode", masked_by_0, dtypes=["float32"])
-    assert told and any("v has NaN in places that no answer depends on" in each for each in told)
+    assert told and any("v has NaN in rows from lengths on, on which no answer depends" in each for each in told)
 
     def all_keys(q, k, v, lengths, *, scale=None):
         return masked_by_0(q, k, v, torch.full_like(lengths, k.shape[2]), scale=scale)
@@ -843,7 +855,7 @@ def test_nan_of_what_is_not_to_be_read():
         return 1.3 * o, lse
 
     told = judged("attention_decode", of_more, dtypes=["float32"], outputs=["o"])
-    assert "NaN in places that no answer depends on: they are read, and count" in told[0]
+    assert "on which no answer depends: they are read, and count" in told[0]
 
     def divided_by_0(q, k, v, lengths, *, scale=None):
         o, lse = masked_by_0(q, k.nan_to_num(), v.nan_to_num(), lengths, scale=scale)

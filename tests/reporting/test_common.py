@@ -6,8 +6,10 @@ import pytest
 
 from touchstone import check
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.reporting import common
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.checks import Check
 
 SIZES = [(rows, cols) for rows in (1, 3, 17) for cols in (5, 24, 64, 1000)]
 
@@ -256,3 +258,35 @@ def test_a_report_says_it_once_of_each_root_cause(isolate):
     assert len(said) == 1
     assert "that pass: cols up to" in said[0]
     assert report.verdict == "failed"
+
+
+def test_the_size_of_a_group_is_a_size():
+    """Groups of 2 and of 4 channels of as many channels."""
+    contract = registry.contract("group_norm")
+    plain = [plain_case(contract, "float32", "normal", size={"N": n, "C": 24, "trailing": (5,)}) for n in range(1, 9)]
+    of_two, of_many = ([replace(c, params=(("groups", g), ("eps", 0.1))) for c in plain] for g in (12, 6))
+    told = common.in_common(of_many, [*of_two, *(replace(c, params=(("groups", 24), ("eps", 0.1))) for c in plain)])
+    assert "C/groups from 4 on (right up to 2)" in told
+    assert common._numbers(of_two[0]) == {"N": 1, "C": 24, "C/groups": 2}
+
+
+def test_a_mutant_that_another_finding_refutes_is_not_named():
+    def finding(about, *names):
+        said = "; or ".join(f"{name} is wrong (mutant {name})" for name in names)
+        return Finding(
+            "0" * 8,
+            "failure",
+            Check.VALUES,
+            "a case",
+            "wrong",
+            about=about,
+            diagnosis=f"equals the reference, but {said}\ny: wrong",
+        )
+
+    both, one, other, two = (finding(*given) for given in (("y", "a", "b"), ("y", "b"), ("lse", "a"), ("z", "a", "b")))
+    common._drop_refuted([both, one, other, two])
+    assert both.diagnosis == "equals the reference, but b is wrong (mutant b)\ny: wrong" == one.diagnosis
+    assert "(mutant a)" in other.diagnosis and "; or " in two.diagnosis
+    apart = [finding("y", "a", "b"), finding("y", "c")]
+    common._drop_refuted(apart)
+    assert "; or " in apart[0].diagnosis

@@ -576,10 +576,7 @@ def test_far_offsets_take_turns_in_the_16_bit_dtypes():
 
 
 def test_far_offsets_come_at_two_sizes_and_with_other_parameters_above_level_quick():
-    found = [
-        case
-        for case in generate._far(toy(valid=lambda case: case.param["flag"] or case.size["rows"] < 7), "default", 0)
-    ]
+    found = list(generate._far(toy(valid=lambda case: case.param["flag"] or case.size["rows"] < 7), "default", 0))
     of_x = [(case.size["rows"], case.layout["x"], case.param["eps"], case.param["flag"]) for case in found]
     assert of_x.count((7, "far0", 0.1, True)) == 2  # (2, 3) has too few rows; the only size left takes no other flag
     assert of_x.count((2, "far1", 0.1, True)) == of_x.count((7, "far1", 0.1, True)) == 2

@@ -1,0 +1,91 @@
+"""Between which two neighbouring sizes a kernel stops being right, all else being equal: the tile or the part that it
+was made for."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+from touchstone.conformance.judging import left_out, reading
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Case, Contract
+
+SECONDS, OF_A_KERNEL = 3.0, 6.0  # for each output that is wrong, and all of those of a kernel
+LEAST = 3  # a size below which an answer is often right for want of anything to go wrong
+NAMED = 2  # sizes that are named
+WORK_LIMIT = 1e7  # work of a case above which nothing is tried
+BEYOND = 2  # times a size that is right, which is looked at too
+
+
+def of_output(contract: Contract, case: Case, output: str, call: reading.Call, seconds: float) -> str | None:
+    """The edges of a plain case of these sizes and parameters, in words; None: it is right there, or nowhere else."""
+    if call is reading.nothing or contract.work(case) > WORK_LIMIT:
+        return None
+    end, plain = time.monotonic() + seconds, _resized(contract, case, {})
+    found = _edges(contract, plain, output, call, end) if _is_wrong(contract, plain, output, call) else ()
+    return ", ".join(itertools.islice(found, NAMED)) or None
+
+
+def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end: float) -> Iterator[str]:
+    for letter, size in plain.size.items():
+        if not isinstance(size, int) or size <= LEAST:
+            continue
+
+        @cache
+        def wrong(n: int, letter: str = letter) -> bool | None:
+            return (
+                _is_wrong(contract, _resized(contract, plain, {letter: n}), output, call)
+                if time.monotonic() < end
+                else None
+            )
+
+        if (edge := _edge(size, wrong)) is None:
+            continue
+        right, first = edge
+        again = [n for n in (BEYOND * right, 2 * BEYOND * right) if wrong(n) is False]
+        also = f" and {' and '.join(map(str, again))}" if again else ""
+        yield f"right with {letter} {right}{also}, wrong with {letter} {first}, all else being equal"
+
+
+def _edge(size: int, wrong: Callable[[int], bool | None]) -> tuple[int, int] | None:
+    """The neighbours between which what is right becomes wrong, below a size that is; None: none can be told."""
+    tried = [n for n in _doubled(size) if wrong(n) is False]
+    if not tried:
+        return None
+    if tile := next((n for n in tried if wrong(n + 1)), None):
+        return tile, tile + 1
+    low, high = tried[-1], size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (so := wrong(middle)) is None:
+            return None
+        low, high = (low, middle) if so else (middle, high)
+    return low, high
+
+
+def _doubled(size: int) -> Iterator[int]:
+    """Sizes below one, each twice the last."""
+    return itertools.takewhile(lambda n: n < size, (LEAST - 1 << k for k in itertools.count(1)))
+
+
+def _resized(contract: Contract, case: Case, other: Mapping[str, int]) -> Case | None:
+    """A plain case with the parameters of one, and its sizes but for others; None: they do not go together."""
+    first = next(iter(contract.values))
+    one = plain_case(contract, case.dtype, first, case.seed, {**case.size, **other})
+    one = replace(one, params=case.params)
+    try:
+        return one if contract.valid(one) and contract.work(one) <= WORK_LIMIT else None
+    except Exception:
+        return None
+
+
+def _is_wrong(contract: Contract, case: Case | None, output: str, call: reading.Call) -> bool | None:
+    """Whether an output is wrong on a case; None: it cannot be compared."""
+    if case is None:
+        return None
+    try:
+        wrong = left_out.wrong(contract, case, output, call)
+    except Exception:  # sizes that do not go together
+        return None
+    return None if wrong is None else bool(wrong.any())

@@ -1,0 +1,123 @@
+"""Which numbers of an operand of integers stand where an output is wrong, and nowhere where it is right: a length of 0,
+an index that is left out, lengths beyond a tile.
+
+What is wrong is often put there by such an operand, and its place then looks like chance.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from touchstone.conformance.judging import left_out, reading
+from touchstone.conformance.spec.contract import Case, Contract
+
+CASES = 6  # others that are looked at
+CHANCE = 0.02  # that numbers lie so without a reason, at most
+LISTED = 6  # most numbers of a kind that are listed
+REPEATED = 6  # places beyond the first of a number, each on the side of the first: a list of them is then no chance
+DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+Places = Sequence[tuple[int, bool, tuple[int, ...]]]  # a number, whether the output is wrong where it stands, and where
+
+
+def told(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: reading.Call) -> str | None:
+    """The numbers of an operand that stand where an output is wrong and not where it is right, in words; None: none
+    tell the two apart."""
+    if not _numbers(contract, case, output, bad.cpu()):
+        return None
+    places: dict[str, list[tuple[int, bool, tuple[int, ...]]]] = {}
+    for other, wrong in _looked_at(contract, case, output, bad, call):
+        for name, found in _numbers(contract, other, output, wrong).items():
+            places.setdefault(name, []).extend(found)
+    told = (
+        (name, _apart(each, case.param if name in contract.operands else {}))
+        for name, each in places.items()
+        if not _is_of_place(each)
+    )
+    return next((f"{name} {text}" for name, text in told if text), None)
+
+
+def _is_of_place(places: Places) -> bool:
+    """Whether the place alone can be what tells: none is wrong in one case and right in another."""
+    wrong, right = ({at for _, so, at in places if so is side} for side in (True, False))
+    return not wrong & right
+
+
+def _looked_at(
+    contract: Contract, case: Case, output: str, bad: torch.Tensor, call: reading.Call
+) -> Iterator[tuple[Case, torch.Tensor]]:
+    """The case, with other values too, and others of little work with its parameters, each with where the output is
+    wrong."""
+    yield case, bad.cpu()
+    if call is reading.nothing:
+        return
+    fit = [one for one in reading.of_little_work(contract, case, least=0)[::-1] if one.sizes != case.sizes]
+    for other in [reading.again(case), *fit[:CASES]]:
+        wrong = left_out.wrong(contract, other, output, call)
+        if wrong is not None:
+            yield other, wrong
+
+
+def _numbers(contract: Contract, case: Case, output: str, wrong: torch.Tensor) -> Mapping[str, Places]:
+    """By what it is called, integers that stand along axes of an output, and whether anything is wrong there."""
+    axes, inputs = contract.output_axes(output, case).split(), contract.build(case).exact
+    found = {}
+    for name, along, values in [*_operands(contract, case, inputs), *contract.numbers(inputs)]:
+        letters = along.split()
+        if len(axes) != wrong.ndim or len(letters) != values.ndim or not letters or not set(letters) <= set(axes):
+            continue
+        others = [axis for axis, letter in enumerate(axes) if letter not in letters]
+        left = [letter for letter in axes if letter in letters]
+        at = (wrong.any(dim=others) if others else wrong).permute([left.index(letter) for letter in letters])
+        known = ~torch.isnan(values)
+        found[name] = [
+            (int(number), bool(so), tuple(place))
+            for number, so, place in zip(values[known], at[known], known.nonzero().tolist(), strict=True)
+        ]
+    return found
+
+
+def _operands(
+    contract: Contract, case: Case, inputs: Mapping[str, torch.Tensor | None]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """The operands of integers."""
+    for name, operand in contract.operands.items():
+        dtypes = [dtype for dtype in (operand.dtype, *operand.dtypes) if dtype is not None]
+        values = inputs[name]
+        if values is not None and dtypes and not any(dtype.is_floating_point for dtype in dtypes):
+            yield name, contract.operand_axes(name, case), values.cpu()
+
+
+def _apart(places: Places, params: Mapping[str, object]) -> str | None:
+    """How the numbers where something is wrong differ from those where nothing is, in words."""
+    wrong, right = ({number for number, at, _ in places if at is side} for side in (True, False))
+    if not wrong or len(right) < 2 or wrong & right:
+        return None
+    choices = math.comb(len(wrong) + len(right), len(wrong))
+    if len(wrong) == 1:
+        number = next(iter(wrong))
+        named = next((name for name, value in params.items() if type(value) is int and value == number), None)
+        if named is not None:
+            return f"is {named} ({number})"
+    beside = f", right where it is {_list(right)}"
+    if CHANCE * choices >= 2 or (wrong == {0} and sum(number == 0 for number, *_ in places) > 1):
+        if max(wrong) < min(right):
+            return f"is {max(wrong)}{' or less' if len(wrong) > 1 or max(wrong) else ''}{beside}"
+        if min(wrong) > max(right):
+            return f"is {min(wrong)} or more{beside}"
+    for divisor in DIVISORS if CHANCE * choices >= 2 * len(DIVISORS) else ():
+        if all(number % divisor for number in wrong) and not any(number % divisor for number in right):
+            return f"is no multiple of {divisor}{beside}"
+        if all(number % divisor for number in right) and not any(number % divisor for number in wrong):
+            return f"is a multiple of {divisor}{beside}"
+    again = Counter(number for number, *_ in places)
+    if sum(again.values()) - len(again) >= REPEATED and len(wrong) <= LISTED:
+        return f"is {_list(wrong)}{beside}"
+    return None
+
+
+def _list(numbers: set[int]) -> str:
+    shown = [str(number) for number in sorted(numbers)]
+    return ", ".join(shown if len(shown) <= LISTED else [*shown[: LISTED - 1], "...", shown[-1]])

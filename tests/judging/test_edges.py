@@ -1,0 +1,68 @@
+"""Between which neighbouring sizes a kernel is said to stop being right."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import edges, reading
+from touchstone.conformance.spec.cases import plain_case
+
+
+def said(op, fn, output="y", *, seconds=60.0, layouts=(), **size):
+    contract = registry.contract(op)
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=size)
+    case = replace(case, layouts=tuple({**case.layout, **dict(layouts)}.items()))
+
+    def call(one):
+        return contract.by_name(contract.call(fn, contract.build(one).arguments))
+
+    return edges.of_output(contract, case, output, call, seconds)
+
+
+def wrong_if(is_wrong):
+    return lambda x: torch.softmax(x, -1) * (2 if is_wrong(*x.shape) else 1)
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "text"),
+    [
+        (lambda rows, cols: cols > 64, "right with cols 64, wrong with cols 65"),
+        (lambda rows, cols: cols > 64 and cols % 64, "right with cols 64 and 128 and 256, wrong with cols 65"),
+        (lambda rows, cols: cols > 100, "right with cols 100, wrong with cols 101"),
+        (lambda rows, cols: rows > 5, "right with rows 5, wrong with rows 6"),
+        (
+            lambda rows, cols: rows > 5 and cols > 64,
+            "right with rows 5, wrong with rows 6, all else being equal, right with cols 64, wrong with cols 65",
+        ),
+        (lambda rows, cols: True, None),
+        (lambda rows, cols: cols > 2, None),  # of one or two there is little to go wrong
+    ],
+)
+def test_edges(is_wrong, text):
+    told = said("softmax", wrong_if(is_wrong), rows=9, cols=300)
+    assert told == (text and f"{text}, all else being equal")
+
+
+def test_where_nothing_is_said():
+    beyond = wrong_if(lambda rows, cols: cols > 64)
+    assert said("softmax", beyond, seconds=0.0, rows=9, cols=300) is None
+    assert said("softmax", beyond, rows=9, cols=64) is None  # it is right
+    strided = lambda x: torch.softmax(x, -1) * (1 if x.is_contiguous() else 2)  # noqa: E731
+    assert said("softmax", strided, layouts={"x": "sliced"}, rows=9, cols=300) is None
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=9, cols=300))
+    assert edges.of_output(contract, case, "y", reading.nothing, 60.0) is None
+
+
+def test_sizes_that_do_not_go_together_are_left_out():
+    """A head of queries has to have one of keys."""
+
+    def fn(q, k, v, *, causal, scale):
+        s = (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT) * q.shape[-1] ** -0.5
+        right = torch.softmax(s, -1) @ v.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        return right * (2 if q.shape[1] > 8 else 1), torch.logsumexp(s, -1)
+
+    told = said("attention", fn, "o", B=1, Hq=12, Hkv=4, Sq=5, Sk=9, D=8)
+    assert told == "right with Hq 8, wrong with Hq 12, all else being equal" or told is None

@@ -1,0 +1,95 @@
+"""Which numbers of an operand of integers are said to stand where an output is wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import integers, left_out, reading
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference.attention_decode import torch_attention_decode
+from touchstone.reference.attention_varlen import torch_attention_varlen
+from touchstone.reference.cross_entropy import torch_cross_entropy
+
+
+def said(op, fn, output, *, again=True, params=(), **size):
+    contract = registry.contract(op)
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=size)
+    case = replace(case, params=tuple({**case.param, **dict(params)}.items()))
+
+    def call(one):
+        return contract.by_name(contract.call(fn, contract.build(one).arguments))
+
+    bad = left_out.wrong(contract, case, output, call)
+    assert bool(bad.any())
+    return integers.told(contract, case, output, bad, call if again else reading.nothing)
+
+
+DECODE = dict(B=9, Hq=2, Hkv=1, Sq=1, Sk=20, D=8)
+
+
+def decode(is_wrong):
+    def fn(q, k, v, lengths, *, scale=None):
+        o, lse = torch_attention_decode(q, k, v, lengths, scale=scale)
+        at = torch.tensor([is_wrong(int(n)) for n in lengths])
+        return torch.where(at[:, None, None, None], o + 1, o), lse
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "text"),
+    [
+        (lambda n: n > 0, "lengths is 1 or more, right where it is 0"),
+        (lambda n: 0 < n < 4, "lengths is 1, 2, 3, right where it is "),
+        (lambda n: n >= 8, "lengths is 8 or more, right where it is 0, "),
+        (lambda n: n % 2 == 1, "lengths is 1, 3, 5, right where it is 0, 2, "),
+    ],
+)
+def test_lengths(is_wrong, text):
+    told = said("attention_decode", decode(is_wrong), "o", **DECODE)
+    if text.endswith("it is 0"):  # one number alone on the right side tells nothing
+        assert told is None
+    else:
+        assert told.startswith(text)
+
+
+def test_what_lies_so_by_chance_is_not_said():
+    """The batch entry tells, and not its length; and in one call alone few numbers come twice."""
+
+    def by_entry(q, k, v, lengths, *, scale=None):
+        o, lse = torch_attention_decode(q, k, v, lengths, scale=scale)
+        return torch.where(torch.arange(len(q))[:, None, None, None] % 2 == 1, o + 1, o), lse
+
+    assert said("attention_decode", by_entry, "o", **DECODE) is None
+    assert said("attention_decode", decode(lambda n: n in (1, 3)), "o", again=False, **DECODE) is None
+
+
+def test_rows_that_are_ignored():
+    def fn(logits, target, *, reduction, ignore_index, label_smoothing, z_loss):
+        options = dict(reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss)
+        loss = torch_cross_entropy(logits, target, ignore_index=ignore_index, **options)
+        return torch.where(target == ignore_index, loss + 1, loss)
+
+    options = {"reduction": "none", "ignore_index": 0}
+    assert said("cross_entropy", fn, "loss", params=options, rows=33, V=3) == "target is ignore_index (0)"
+
+
+def test_the_length_of_a_rows_sequence():
+    def fn(q, k, v, cu_q, cu_k, **options):
+        o, lse = torch_attention_varlen(q, k, v, cu_q, cu_k, **options)
+        for begin, end, keys in zip(cu_q[:-1], cu_q[1:], cu_k.diff(), strict=True):
+            lse[:, begin:end] += float(keys == 0 and end > begin)
+            lse[:, begin:end].nan_to_num_(neginf=0.0)
+        return o, lse
+
+    told = said("attention_varlen", fn, "lse", N=4, Tq=8, Tk=9, Sq=3, Sk=6, Hq=2, Hkv=1, D=16)
+    assert told.startswith("the sequence's length in k is 0, right where it is ")
+
+
+def test_nothing_is_called_where_there_are_no_integers():
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=5))
+    bad = torch.ones(4, 5, dtype=torch.bool)
+    assert integers.told(contract, case, "y", bad, lambda other: pytest.fail("it was called")) is None
