@@ -176,7 +176,7 @@ class Search:
     @cached_property
     def wrong_sizes(self) -> list[Case]:
         """Plain cases of other sizes on which the kernel is wrong too."""
-        found = []
+        found: list[Case] = []
         for other in reading.of_little_work(self.contract, self.case, least=0)[::-1]:
             if other.sizes == self.case.sizes or len(found) == OTHER_SIZES:
                 continue

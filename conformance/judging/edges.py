@@ -23,8 +23,9 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     if call is reading.nothing or contract.work(case) > WORK_LIMIT:
         return None
     end, plain = time.monotonic() + seconds, _resized(contract, case, {})
-    found = _edges(contract, plain, output, call, end) if _is_wrong(contract, plain, output, call) else ()
-    return ", ".join(itertools.islice(found, NAMED)) or None
+    if plain is None or not _is_wrong(contract, plain, output, call):
+        return None
+    return ", ".join(itertools.islice(_edges(contract, plain, output, call, end), NAMED)) or None
 
 
 def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end: float) -> Iterator[str]:

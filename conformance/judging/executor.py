@@ -8,9 +8,11 @@ kernel's code. What is seen from within the kernel's process can only add findin
 import contextlib
 import math
 import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +29,14 @@ CANNOT_RUN = (NotRun, ImportError)  # what a kernel raises that cannot be execut
 DECLINES, CANNOT, RAISES = "declines", "cannot be run here", "raises"
 NEEDS_GRADIENTS = "does not require grad"  # what autograd says of a tensor computed while gradients were off
 SLEEP_CYCLES = 20_000_000  # about 10 ms, for which the stream of a late call holds its inputs back
+
+_ROOTS = {str(path.parents[2]) for path in (Path(__file__), Path(__file__).resolve())}  # the package, and the clone
+_MACHINERY = re.compile(  # files that judge or run kernels, and those of Python's own library
+    rf"(?:{'|'.join(map(re.escape, sorted(_ROOTS)))})/"
+    r"(?:conformance/(?!faults/)|backends/(?:emulator/|cuda_face/|\w+/runtime/|\w+\.py$))"
+    rf"|{re.escape(sysconfig.get_paths()['stdlib'])}/(?!.*-packages/)|<frozen "
+)
+_PACKAGES = "-packages/"
 
 Placed = Mapping[str, BufferView | None]
 
@@ -324,12 +334,25 @@ def _raised(error: Exception, device: str) -> Raised:
 
 
 def error_text(error: BaseException) -> str:
-    """The type and message of an error, and the file and line that raised it, if the message names none."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """The type and message of an error, and the file and line of the kernel that it came from, if the message names
+    none."""
+    frame = _innermost(traceback.extract_tb(error.__traceback__))
     text = said(error).strip() or "no message"
-    known = not frames or re.search(r"\w\.\w+:\d", text)
-    where = "" if known else f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})"
+    where = ""
+    if frame is not None and not re.search(r"\w\.\w+:\d", text):
+        where = f" ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})"
     return f"{type(error).__name__}: {text}{where}"
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame of the kernel's author: of no library, and of nothing here that judges or runs kernels.
+
+    Of a kernel that is itself a library's, the innermost frame of the file that was called; else that of all.
+    """
+    theirs = [frame for frame in frames if not _MACHINERY.match(frame.filename)]
+    own = [frame for frame in theirs if _PACKAGES not in frame.filename]
+    called = [frame for frame in theirs if frame.filename == theirs[0].filename]
+    return next(reversed(own or called or frames), None)
 
 
 def ending_text(error: BaseException) -> str:

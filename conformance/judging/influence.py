@@ -185,8 +185,8 @@ class _Look:
                 yield "does not change", name
             return
         if self._answer_stays(row, name, {}):
-            last, size = self.contract.operand_axes(name, self.case).split()[-1:], exact.shape[-1:]
-            own = any(self._is_its_own(row, name, letter, 0, n) for letter, n in zip(last, size, strict=True))
+            last = zip(self.contract.operand_axes(name, self.case).split()[-1:], exact.shape[-1:], strict=True)
+            own = any(self._is_its_own(row, name, letter, 0, count) for letter, count in last)
             if not own and self._moves(row, name, {}):
                 yield "changes", name
             return

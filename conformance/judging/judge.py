@@ -104,6 +104,7 @@ def _first_call(j: Judgement, late: bool = False) -> _Call | None:
     except layouts.NoRoom as error:
         j.decline(f"not run: {error}")
         return None
+    requirements.note_inputs(j, inputs)
     before = call.snapshots(inputs)
     try:
         seen = call.observe_call(j, inputs, late=late)

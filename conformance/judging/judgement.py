@@ -9,6 +9,7 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.executor import PLAIN, Executor, InProcess, Manner, Observed, Placed
+from touchstone.conformance.judging.special import Special
 from touchstone.conformance.judging.trials import CaseTrial, Kind, Trial
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import Case, Contract
@@ -125,6 +126,8 @@ class Judgement:
         self.consumed: dict[str, str] = {}  # by its name, what else of their process they changed first
         # calls before this one, in words, and their cases: what a kernel may have kept of
         self.earlier: list[tuple[str, Case]] = list(subject.recent)
+        self.special: dict[Case, Special] = {}  # where cases that were drawn hold NaN and infinities
+        self.further: list[bool] = []  # of each call of a property, whether it has some where its case has none
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
 
     @property

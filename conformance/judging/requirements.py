@@ -1,17 +1,18 @@
 """Which requirements a trial is about, and which one a failure is held against.
 
 A check that looks at one thing decides by itself: a wrong dtype is the contract's. Wrong values on a strided operand
-can be wrong strides or wrong values: the same case with contiguous operands tells.
+can be wrong strides or wrong values: the same case with contiguous operands tells. Those on operands with NaN or
+infinities, which a family draws or which are where no answer depends on them, are told apart by numbers in their place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from typing import Any
 
-import torch
-
+from touchstone.conformance.judging import special
 from touchstone.conformance.judging.call import trouble_on
-from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement
+from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement, Outcome
+from touchstone.conformance.judging.special import Special
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
@@ -22,9 +23,8 @@ from touchstone.conformance.judging.trials import (
     Trial,
 )
 from touchstone.conformance.spec import layouts
-from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check, Requirement
-from touchstone.conformance.spec.contract import Case, Contract
+from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 PLAIN = ("contiguous", "none")  # "none": the operand is None
 OF_CONTRACT = (
@@ -43,8 +43,23 @@ BLANK = "no element of its outputs can be judged: near a discontinuity, or NaN a
 WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 
 
-def asked(contract: Contract, trial: Trial) -> list[Requirement]:
-    """What a trial is to show, the plainest first."""
+def note_inputs(j: Judgement, inputs: Inputs) -> None:
+    """Keep which operands of a case hold NaN or infinities, while they are at hand."""
+    j.special[inputs.case] = special.of_inputs(j.contract, inputs)
+
+
+def note_call(j: Judgement, arguments: Mapping[str, Any]) -> None:
+    """Keep whether a call of a property has NaN or infinities in operands in which the trial's case has none."""
+    j.further.append(bool(special.of_arguments(arguments) - _special(j, j.case).operands))
+
+
+def _special(j: Judgement, case: Case) -> Special:
+    known = j.special.get(case)
+    return special.of_case(j.contract, case) if known is None else known
+
+
+def asked(contract: Contract, trial: Trial, holds: Special | None = None) -> list[Requirement]:
+    """What a trial is to show, the plainest first. `holds`: where its case has NaN and infinities, if that is known."""
     match trial:
         case InvalidCall() | OnStream() | AsGraph():
             return [Requirement.CONTRACT]
@@ -53,32 +68,23 @@ def asked(contract: Contract, trial: Trial) -> list[Requirement]:
         case Int64Index():
             return [Requirement.OFFSETS]
         case _:
-            return of_case(contract, trial.case)
+            return of_case(contract, trial.case, holds)
 
 
-def of_case(contract: Contract, case: Case) -> list[Requirement]:
-    """What a call on a case shows, the plainest first."""
+def of_case(contract: Contract, case: Case, holds: Special | None = None) -> list[Requirement]:
+    """What a call on a case shows, the plainest first. `holds` as in `asked`.
+
+    NaN in elements that no answer depends on shows what those that are drawn show, and leaves the answer to numbers.
+    """
     if not case.filled:
         return [Requirement.EMPTY]
-    first = Requirement.SPECIAL if _special(contract, case.dtype, case.values) else Requirement.VALUES
     others = {layout for _, layout in case.layouts if layout not in PLAIN}
     if any(layout in layouts.FAR_LAYOUTS for layout in others):
         return [Requirement.OFFSETS]
-    return [first, Requirement.LAYOUTS] if others else [first]
-
-
-@lru_cache(maxsize=1024)
-def _special(contract: Contract, dtype: str, values: str) -> bool:
-    """Whether a family of values has NaN or infinities in this dtype; those of single cases have none."""
-    if values not in contract.values:
-        return False
-    sizes = sorted(contract.sizes, key=lambda size: contract.work(plain_case(contract, dtype, values, size=size)))
-    plain = (plain_case(contract, dtype, values, size=size) for size in [contract.sizes[0], *sizes])
-    case = next((case for case in plain if case.filled and contract.valid(case)), None)
-    if case is None:
-        return False
-    drawn = contract.build(case).exact.values()
-    return not all(bool(torch.isfinite(tensor).all()) for tensor in drawn if tensor is not None)
+    holds = special.of_case(contract, case) if holds is None else holds
+    found = [] if holds.drawn else [Requirement.VALUES]
+    found += [Requirement.SPECIAL] if holds.operands else []
+    return [*found, Requirement.LAYOUTS] if others else found
 
 
 def settle(j: Judgement, alone: bool = True) -> None:
@@ -87,7 +93,9 @@ def settle(j: Judgement, alone: bool = True) -> None:
     With `alone` the kernel may be called again on a plainer case; a kernel that ends its process may not. A trial in
     which the contract judges no element counts as declined.
     """
-    outcome, about = j.outcome, asked(j.contract, j.trial)
+    outcome = j.outcome
+    # of a trial that has been settled in another process what it was about is known
+    about = [*map(Requirement, outcome.requirements)] or _asked(j)
     if outcome.status == PASSED and outcome.blank:
         j.decline(BLANK)
     outcome.requirements = [str(each) for each in about]
@@ -97,7 +105,7 @@ def settle(j: Judgement, alone: bool = True) -> None:
 
     def blame(case: Case) -> Requirement:
         if case not in blamed:
-            blamed[case] = _blamed(j, case) if alone and j.subject.diagnosed else of_case(j.contract, case)[-1]
+            blamed[case] = _blamed(j, case) if alone and j.subject.diagnosed else _shown_last(j, case)
         return blamed[case]
 
     for finding in outcome.findings:
@@ -106,6 +114,19 @@ def settle(j: Judgement, alone: bool = True) -> None:
     failed = {finding.requirement for finding in outcome.findings if finding.severity == "failure"}
     held = [*about, *_besides(j)] if outcome.status == PASSED else _held_all_the_same(j, about, failed)
     outcome.held = [str(each) for each in dict.fromkeys(held) if each not in failed]
+
+
+def _asked(j: Judgement) -> list[Requirement]:
+    """What a trial was about, and so were the further calls of a property."""
+    about = asked(j.contract, j.trial, j.special.get(j.case))
+    return list(dict.fromkeys([*about, Requirement.SPECIAL])) if any(j.further) else about
+
+
+def _shown_last(j: Judgement, case: Case) -> Requirement:
+    """What a failure on a case is held against without further calls: what it shows last, but for NaN in elements that
+    no answer depends on."""
+    about = of_case(j.contract, case, j.special.get(case))
+    return next(each for each in reversed(about) if each is not Requirement.SPECIAL or each is about[0])
 
 
 def _requirement(
@@ -118,6 +139,8 @@ def _requirement(
         return Requirement.CONTRACT
     if check.startswith(Check.UNDER) or (check == Check.REPEAT and finding.error is None):
         return Requirement.DETERMINISM
+    if check.startswith(Check.PROPERTY) and j.further and j.further[-1]:
+        return Requirement.SPECIAL
     if isinstance(j.trial, ManyCalls | Int64Index) or finding.severity == "note":
         return about[0]
     if isinstance(j.trial, OnStream | AsGraph) and _right(j, j.case):
@@ -141,27 +164,72 @@ def of_call(j: Judgement, findings: Sequence[Finding], case: Case, first: Case) 
                 finding.requirement = Requirement.DETERMINISM  # it keeps what an earlier call left
 
 
+def of_far(contract: Contract, judged: Iterable[tuple[Trial, Outcome]]) -> None:
+    """Hold against the layouts what fails with an operand in a far layout, where that operand's strides are not taken
+    from it in near layouts either.
+
+    Among the cases that were judged, one has to fail for such a stride of the operand, with all other operands in
+    layouts in which they were right elsewhere; and none may be right.
+    """
+    cases = [(trial.case, outcome) for trial, outcome in judged if isinstance(trial, CaseTrial) and trial.case.filled]
+    right = [case for case, outcome in cases if outcome.status == PASSED]
+    wrong = [case for case, outcome in cases if Requirement.LAYOUTS in map(_held_against, outcome.findings)]
+    known = {(name, layout) for case in right for name, layout in case.layouts}
+    known |= {(name, layout) for name in contract.operands for layout in PLAIN}
+
+    for far, outcome in cases:
+        found = [finding for finding in outcome.findings if _held_against(finding) == Requirement.OFFSETS]
+        for name in [name for name, layout in far.layouts if found and layout in layouts.FAR_LAYOUTS]:
+            near = [case for case in wrong if _is_like(contract, case, far, name)]
+            alone = [case for case in near if known.issuperset(set(case.layouts) - {(name, case.layout[name])})]
+            if alone and not any(_is_like(contract, case, far, name) for case in right):
+                for finding in found:
+                    finding.requirement = Requirement.LAYOUTS
+
+
+def _held_against(finding: Finding) -> str | None:
+    return finding.requirement if finding.severity == "failure" else None
+
+
+def _is_like(contract: Contract, case: Case, far: Case, name: str) -> bool:
+    """Whether an operand has, near, a stride of its own along the axis along which it is far in another case, and
+    neighbours along the same axis: launchers often copy what has none along the last one."""
+    layout, axis, shape = case.layout[name], layouts.far_axis(far.layout[name]), contract.operand_shape(name, case)
+    shape_far = contract.operand_shape(name, far)
+    if layout in (*PLAIN, *layouts.BROADCASTS, *layouts.FAR_LAYOUTS) or len(shape) != len(shape_far):
+        return False
+    own, usual = (layouts.PLANS[each](shape)[1] for each in (layout, PLAIN[0]))
+    there = layouts.PLANS[far.layout[name]](shape_far)[1]
+    long = [i for i, n in enumerate(shape) if n > 1]
+    return axis in long and own[axis] != usual[axis] and all((own[i] == 1) == (there[i] == 1) for i in long)
+
+
 def _blamed(j: Judgement, case: Case) -> Requirement:
     """What a failure on a case is held against: the plainest requirement that a plainer case fails too."""
-    about = of_case(j.contract, case)
+    holds = _special(j, case)
+    about = of_case(j.contract, case, holds)
     if about[-1] in (Requirement.LAYOUTS, Requirement.OFFSETS):
         contiguous = tuple((name, kind if kind in PLAIN else PLAIN[0]) for name, kind in case.layouts)
         plain = replace(case, layouts=contiguous, drawn_as=case.drawn_as or case.id)  # the same values
         if _right(j, plain):
             return about[-1]
-        case, about = plain, of_case(j.contract, plain)
+        case, about = plain, of_case(j.contract, plain, holds)
     given = replace(case, layouts=tuple((name, PLAIN[0] if kind == "none" else kind) for name, kind in case.layouts))
     given = replace(given, drawn_as=case.drawn_as or case.id)
     if given.layouts != case.layouts and _right(j, given) and not _declines(j, given):
         return Requirement.CONTRACT  # None is not taken for an operand that may be None
-    if about[0] is Requirement.SPECIAL and not _right(j, replace(case, values=next(iter(j.contract.values)))):
-        return Requirement.VALUES
-    return about[0]
+    if Requirement.SPECIAL not in about:
+        return about[0]
+    finite = replace(case, values=next(iter(j.contract.values))) if holds.drawn else case
+    return Requirement.SPECIAL if _right(j, finite, numbers=True) else Requirement.VALUES
 
 
-def _right(j: Judgement, case: Case) -> bool:
-    """Whether a call on a case gives the right answer, or none because the kernel declines."""
-    _, found = trouble_on(j, j.contract.build(case, j.executor.device), conspicuous=j.conspicuous)
+def _right(j: Judgement, case: Case, numbers: bool = False) -> bool:
+    """Whether a call on a case gives the right answer, or none because the kernel declines; with `numbers` in place of
+    NaN and infinities."""
+    inputs = j.contract.build(case, j.executor.device)
+    answers = j.contract.expected(inputs, j.subject.compute) if numbers and special.take_away(inputs) else None
+    _, found = trouble_on(j, inputs, conspicuous=j.conspicuous, answers=answers)
     return found is None
 
 
@@ -178,9 +246,11 @@ def _besides(j: Judgement) -> list[Requirement]:
 
 
 def _held_all_the_same(j: Judgement, about: list[Requirement], failed: set[str | None]) -> list[Requirement]:
-    """What held in a trial that failed for another reason: the values where they were compared and right, the
-    contract where outputs came back."""
+    """What held in a trial that failed for another reason: the values where they were compared and right, or where a
+    call without NaN and infinities had them right; the contract where outputs came back."""
     compared = bool(j.outcome.fractions)
     right = compared and not any(f.check in (Check.VALUES, Check.RAISED) for f in j.outcome.findings)
     values = about if right and isinstance(j.trial, CaseTrial) else []
+    if Requirement.SPECIAL in failed:
+        values = [each for each in about if each is Requirement.VALUES]
     return [*values, *([Requirement.CONTRACT] if compared else [])]

@@ -1,7 +1,10 @@
 """One call in the process that has the kernel: what of it is seen, and how an error is told."""
 
 import contextlib
+import sysconfig
 import warnings
+from pathlib import Path
+from traceback import FrameSummary
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from tests.fixed import changeable
 from touchstone import backends
 from touchstone.backends import NotRun, Unsupported
+from touchstone.backends.emulator import program
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import executor
@@ -188,6 +192,47 @@ def raised(error):
 def test_an_error_says_where_it_was_raised(error, text):
     told = executor.error_text(error)
     assert told.startswith(text) and (told == text or told[len(text) : -1].isdecimal())
+
+
+def too_many_blocks(x):
+    program.geometry((1, 70000), 32, 0)
+
+
+def test_what_an_emulator_raises_is_told_by_the_line_of_the_launch():
+    line = too_many_blocks.__code__.co_firstlineno + 1
+    assert call(too_many_blocks).raised.text.endswith(f" blocks, got (1, 70000, 1) (test_executor.py:{line})")
+    on_axis_7 = call(lambda x: torch.nn.functional.softmax(x, dim=7)).raised.text
+    assert "got 7) (test_executor.py:" in on_axis_7  # and not torch's functional.py
+
+
+ROOT = Path(executor.__file__).parents[2]
+CALLED = f"{ROOT}/conformance/judging/executor.py", f"{sysconfig.get_paths()['stdlib']}/contextlib.py"
+MINE, TORCH, LIGER = "/u/mine.py", "/v/site-packages/torch/functional.py", "/v/site-packages/liger/softmax.py"
+
+
+@pytest.mark.parametrize(
+    ("inner", "line"),
+    [
+        ((MINE, "/u/helper.py"), 4),
+        ((MINE, TORCH), 3),
+        ((MINE, TORCH, MINE, TORCH), 5),
+        ((MINE, f"{ROOT}/backends/emulator/program.py"), 3),
+        ((MINE, f"{ROOT.parent}/backends/emulator/numba/driver.py"), 3),  # by the path in the clone
+        ((MINE, f"{ROOT}/backends/triton/runtime/interpreter/launch.py"), 3),
+        ((MINE, f"{ROOT}/backends/cuda_face/tensors.py"), 3),
+        ((MINE, f"{ROOT}/backends/sizes.py"), 3),
+        ((MINE, f"{ROOT}/backends/cupy/softmax/rows.py"), 4),  # a kernel of ours
+        ((MINE, f"{ROOT}/backends/numba/lib/online.py"), 4),
+        ((MINE, f"{ROOT}/conformance/judging/instruments.py"), 3),
+        ((f"{ROOT}/conformance/faults/softmax.py", TORCH), 3),
+        ((LIGER, TORCH, LIGER, TORCH), 5),  # a library's kernel
+        ((f"{ROOT}/backends/emulator/program.py",), 3),  # nobody's
+        ((), 2),
+    ],
+)
+def test_the_innermost_line_of_the_kernels_author(inner, line):
+    frames = [FrameSummary(name, number, "fn", line="") for number, name in enumerate((*CALLED, *inner), 1)]
+    assert executor._innermost(frames).lineno == line
 
 
 def test_an_end_of_a_process_in_words():

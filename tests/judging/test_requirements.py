@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from touchstone import check
 from touchstone.backends import NotRun
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import judge, requirements
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement, Outcome
+from touchstone.conformance.judging import judge, requirements, special
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement, Outcome
 from touchstone.conformance.judging.requirements import asked, of_call, of_case, settle
 from touchstone.conformance.judging.trials import (
     AsGraph,
@@ -22,7 +23,7 @@ from touchstone.conformance.judging.trials import (
     PropertyTrial,
     trials_of,
 )
-from touchstone.conformance.spec.cases import variants
+from touchstone.conformance.spec.cases import also_case, variants
 from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.contract import Case
 
@@ -127,16 +128,25 @@ def test_what_holds_all_the_same_where_a_trial_fails(fn, held):
     assert (outcome.status, outcome.held) == (FAILED, held)
 
 
-def test_a_family_that_is_not_valid_at_the_smallest_size_is_special_all_the_same():
+def test_a_large_case_that_has_not_been_drawn_is_told_by_a_small_one_of_its_family(monkeypatch):
     softmax = registry.contract("softmax")
-    least = tuple(softmax.sizes[0].items())
+    least, built = tuple(softmax.sizes[0].items()), []
     contract = replace(softmax, valid=lambda case: case.sizes != least)
-    contract.name = "softmax"
-    assert of_case(contract, case(values="one_nan")) == [Requirement.SPECIAL]
-    assert of_case(contract, case(values="normal")) == [Requirement.VALUES]
     nowhere = replace(softmax, valid=lambda case: False)
-    nowhere.name = "softmax"
-    assert of_case(nowhere, case(values="one_nan")) == [Requirement.VALUES]
+    contract.name = nowhere.name = "softmax"
+    draw = type(softmax).build
+    monkeypatch.setattr(type(softmax), "build", lambda c, case, *more: built.append(case) or draw(c, case, *more))
+    monkeypatch.setattr(special, "DRAWN_WORK", softmax.work(case(rows=7)))
+    large = case(values="one_nan", rows=8)
+    assert of_case(contract, large) == [Requirement.SPECIAL]
+    assert of_case(contract, replace(large, values="normal")) == [Requirement.VALUES]
+    assert of_case(nowhere, large) == [Requirement.VALUES]
+    assert len(built) == 2 and not {least, large.sizes} & {one.sizes for one in built}
+    assert of_case(contract, case(values="one_nan", rows=7)) == [Requirement.SPECIAL] and len(built) == 3
+    assert built[-1].size["rows"] == 7
+    monkeypatch.setattr(special, "DRAWN_WORK", 0)
+    single = also_case(softmax, "special_column")
+    assert of_case(contract, single) == [Requirement.SPECIAL] and built[-1] == single
 
 
 def test_the_values_are_those_of_the_strided_operand():
@@ -315,7 +325,7 @@ def test_what_one_of_many_calls_is_held_against(monkeypatch, check, right, as_fi
 def test_a_plainer_case_has_the_same_values(monkeypatch):
     """Contiguous operands and operands for None, of what the case itself drew; the plain family in their place last."""
     asked, wide = [], replace(case(), op="layer_norm", params=(("eps", 1e-5),))
-    monkeypatch.setattr(requirements, "_right", lambda j, case: asked.append(case) or False)
+    monkeypatch.setattr(requirements, "_right", lambda j, case, numbers=False: asked.append(case) or False)
 
     def of(values, x, bias):
         asked.clear()
@@ -334,6 +344,241 @@ def test_a_plainer_case_has_the_same_values(monkeypatch):
     assert plainer == [("contiguous", "none", made.id), ("contiguous", "contiguous", made.id)]
     made, found, plainer = of("one_nan", "contiguous", "contiguous")
     assert found is Requirement.VALUES and [one.values for one in asked] == ["normal"]
+
+
+def entropy(values="normal", rows=130, **layout) -> Case:
+    """Of so many rows with two classes some are ignored, and hold NaN."""
+    layouts = tuple((name, layout.get(name, "contiguous")) for name in ("logits", "target"))
+    params = (("reduction", "none"), ("ignore_index", 0), ("label_smoothing", 0.0), ("z_loss", 0.0))
+    return Case("cross_entropy", "float32", (("rows", rows), ("V", 2)), values, layouts, params, 0)
+
+
+def cross_entropy(logits, target, *, reduction="mean", ignore_index=-100, label_smoothing=0.0, z_loss=0.0):
+    kept = target != ignore_index
+    lse = torch.logsumexp(torch.where(kept[:, None], logits, 0), -1)
+    assert (reduction, label_smoothing, z_loss) == ("none", 0, 0)
+    return torch.where(kept, lse - logits.gather(1, target[:, None].long())[:, 0], 0)
+
+
+def times_0(logits, target, **given):
+    """Ignored rows are read, and multiplied by 0."""
+    return cross_entropy(logits, target, **given) + 0 * logits.sum(-1) * (target == given["ignore_index"])
+
+
+def counts(logits, target, **given):
+    """Ignored rows are read, and count."""
+    return cross_entropy(logits, target, **given) + logits.sum(-1) * (target == given["ignore_index"])
+
+
+def ignores_strides_too(logits, target, **given):
+    return times_0(logits.as_strided(logits.shape, (logits.shape[1], 1), logits.storage_offset()), target, **given)
+
+
+@pytest.mark.parametrize(
+    ("fn", "about", "blames", "held"),
+    [
+        (cross_entropy, dict(), set(), ["values", "special", "determinism", "contract"]),
+        (cross_entropy, dict(logits="step"), set(), ["values", "special", "layouts", "determinism", "contract"]),
+        (times_0, dict(), {"special"}, ["values", "contract"]),
+        (times_0, dict(logits="step"), {"special"}, ["values", "contract"]),
+        (ignores_strides_too, dict(), {"special"}, ["values", "contract"]),
+        (counts, dict(), {"values"}, ["contract"]),
+        (lambda *given, **more: 2 * cross_entropy(*given, **more), dict(), {"values"}, ["contract"]),
+        (lambda *given, **more: 2 * times_0(*given, **more), dict(), {"values"}, ["contract"]),
+        (lambda *given, **more: 1 / 0, dict(), {"values"}, []),
+    ],
+)
+def test_nan_that_no_answer_depends_on_is_special_and_what_is_wrong_without_it_is_not(fn, about, blames, held):
+    trial = CaseTrial(entropy(**about), watched=True)
+    assert registry.contract("cross_entropy").build(trial.case).arguments["logits"].isnan().any()
+    outcome = judge.run(subject(fn, "cross_entropy"), trial)
+    assert set(blamed(outcome)) == blames and outcome.held == held
+    assert outcome.requirements == ["values", "special", *["layouts"] * bool(about)]
+
+
+def test_where_the_strides_hide_what_nan_does_the_strides_are_to_blame():
+    def fn(logits, target, **given):
+        return cross_entropy(logits.as_strided(logits.shape, (2, 1), logits.storage_offset()), target, **given)
+
+    assert set(blamed(judge.run(subject(fn, "cross_entropy"), CaseTrial(entropy(logits="step"))))) == {"layouts"}
+
+
+def test_integers_that_nobody_may_use_are_not_special():
+    paged = registry.contract("attention_paged")
+    found, _ = trials_of(subject(softmax, "attention_paged"), "quick")
+    plain = next(t.case for t in found if paged.build(t.case).arguments["block_table"].max() == 2**30)
+    assert special.of_case(paged, plain).besides <= {"k_cache", "v_cache"}
+
+
+@pytest.mark.parametrize(
+    ("off", "requirements"),
+    [
+        (lambda lse: 0.0, set()),
+        (lambda lse: float("nan") if bool(lse.isinf().any()) else 0.0, {"special"}),
+        (lambda lse: 1.0, {"values"}),
+    ],
+)
+def test_infinities_that_follow_from_numbers_are_special(off, requirements):
+    """The lse of a query without a key; with a number in its place the answer is the same."""
+    op = "masked_attention_backward"
+    contract = registry.contract(op)
+    small = [t.case for t in trials_of(subject(softmax, op), "quick")[0] if contract.work(t.case) < special.DRAWN_WORK]
+    made = next(one for one in small if one.filled and one.contiguous and special.of_case(contract, one).operands)
+    assert special.of_case(contract, made) == special.Special(besides=frozenset({"lse"}))
+    answers = contract.expected(contract.build(made))
+
+    def kernel(*given, **params):
+        lse = dict(zip(contract.operands, given, strict=False))["lse"]
+        return [None if one is None else (one.answer + off(lse)).to(made.torch_dtype) for one in answers.values()]
+
+    outcome = judge.run(subject(kernel, op), CaseTrial(made))
+    assert set(blamed(outcome)) == requirements
+    assert outcome.requirements == ["values", "special"]
+
+
+@pytest.mark.parametrize(("fn", "requirement"), [(swallows_nan, "special"), (lambda x: 2 * swallows_nan(x), "values")])
+def test_where_every_family_has_nan_numbers_take_its_place(monkeypatch, fn, requirement):
+    contract = registry.contract("softmax")
+    monkeypatch.setattr(contract, "values", dict.fromkeys(("normal", "one_nan"), contract.values["one_nan"]))
+    for values in contract.values:
+        made = replace(case(values=values), seed=77)  # of no other test: answers are kept by case
+        assert set(blamed(judged(fn, CaseTrial(made)))) == {requirement}
+
+
+@pytest.mark.parametrize("values", ["special_column", "special_row"])
+def test_a_single_case_is_special_where_it_holds_nan_or_infinities(values):
+    contract = registry.contract("softmax")
+    single = also_case(contract, values)
+    assert of_case(contract, single) == [Requirement.SPECIAL]
+    assert set(blamed(judge.run(subject(swallows_nan), CaseTrial(single)))) == {"special"}
+
+
+def test_a_case_is_drawn_once_to_see_what_it_holds(monkeypatch):
+    """Though the smallest case of its family holds something else."""
+    asked = []
+    monkeypatch.setattr(special, "of_case", lambda contract, case: asked.append(case))
+    assert judged(softmax, values="one_nan").requirements == ["special"] and not asked
+
+
+def maximum(first_nan_is_lost=False, wrong=False):
+    def reduce(x, *, function="sum"):
+        if function != "max":
+            least = getattr(torch, {"sum": "sum", "min": "amin"}[function])(x.float()).to(x.dtype)
+            return least + 1 if wrong and bool((x > 1).all()) else least
+        return x[1:].amax() if first_nan_is_lost and bool(x[0].isnan()) else x.amax()
+
+    return reduce
+
+
+@pytest.mark.parametrize(
+    ("fn", "blames", "held"),
+    [
+        (maximum(), [], ["values", "special", "contract"]),
+        (maximum(first_nan_is_lost=True), ["special"], ["values", "contract"]),
+        (maximum(wrong=True), ["values"], ["contract"]),
+    ],
+)
+def test_a_property_is_special_where_its_calls_are(fn, blames, held):
+    """And of its calls the last one, with which it was broken: the least of numbers comes after NaN in the others."""
+    found, _ = trials_of(subject(fn, "reduce"), "quick")
+    trial = next(t for t in found if isinstance(t, PropertyTrial) and t.prop.name == "special values")
+    outcome = judge.run(subject(fn, "reduce"), trial)
+    assert blamed(outcome) == blames and outcome.held == held
+
+
+def test_without_further_calls_nan_that_no_answer_depends_on_is_not_blamed():
+    for made, requirement in ((entropy(), "values"), (entropy(logits="step"), "layouts"), (case(), "values")):
+        op = made.op
+        j = Judgement(subject(softmax, op, diagnosed=False), CaseTrial(made))
+        j.find(Check.VALUES, "y: wrong")
+        settle(j)
+        assert blamed(j.outcome) == [requirement]
+    j = of_softmax(CaseTrial(case(values="one_nan")), diagnosed=False)
+    j.find(Check.VALUES, "y: wrong")
+    settle(j)
+    assert blamed(j.outcome) == ["special"]
+
+
+def test_what_a_trial_was_about_is_kept_where_it_is_settled_again(monkeypatch):
+    outcome = judge.run(subject(cross_entropy, "cross_entropy"), CaseTrial(entropy()))
+    monkeypatch.setattr(special, "of_case", lambda *given: pytest.fail("drawn once more"))
+    again = Judgement(subject(cross_entropy, "cross_entropy"), CaseTrial(entropy()), outcome)
+    settle(again, alone=False)
+    assert again.outcome.requirements == ["values", "special"]
+
+
+def told_of_far(*others, op="softmax_backward", sizes=(("rows", 3), ("cols", 33)), far="far0"):
+    """What the case with y in a far layout is held against beside others: their sizes, whether they are right, their
+    layouts."""
+    contract = registry.contract(op)
+    name = next(iter(contract.operands))
+
+    def made(size, **given):
+        kinds = tuple((operand, given.get(operand, "contiguous")) for operand in contract.operands)
+        return Case(op, "float16", size, "normal", kinds, (), 0)
+
+    judged = []
+    for size, right, kinds in [(sizes, False, {name: far}), *others]:
+        trial = CaseTrial(made(size, **kinds))
+        outcome = Outcome.of(trial)
+        if not right:
+            required = Requirement.OFFSETS if far in kinds.values() else Requirement.LAYOUTS
+            outcome.findings.append(Finding("1", "failure", Check.VALUES, trial.id, "wrong", requirement=str(required)))
+            outcome.status = FAILED
+        judged.append((trial, outcome))
+    requirements.of_far(contract, judged)
+    assert all(f.requirement == "layouts" for _, outcome in judged[1:] for f in outcome.findings)
+    return judged[0][1].findings[0].requirement
+
+
+ROWS = (("rows", 5), ("cols", 64))
+SLICED = (ROWS, False, {"y": "sliced"})
+
+
+@pytest.mark.parametrize(
+    ("others", "requirement"),
+    [
+        ([], "offsets"),
+        ([SLICED], "layouts"),
+        ([SLICED, (ROWS, True, {"y": "sliced"})], "offsets"),  # other sizes, another parameter
+        ([SLICED, (ROWS, True, {"y": "transposed"}), (ROWS, True, {"y": "step"})], "layouts"),  # those are copied
+        ([(ROWS, False, {"y": "transposed"})], "offsets"),
+        ([(ROWS, False, {"y": "step"})], "offsets"),
+        ([(ROWS, False, {"y": "offset"})], "offsets"),
+        ([(ROWS, False, {"y": "broadcast"})], "offsets"),
+        ([(ROWS, False, {"dy": "sliced"})], "offsets"),
+        ([(ROWS, False, {"y": "sliced", "dy": "step"})], "offsets"),  # either of them
+        ([(ROWS, False, {"y": "sliced", "dy": "step"}), (ROWS, True, {"dy": "step"})], "layouts"),
+        ([(ROWS, False, {"y": "sliced", "dy": "step"}), (ROWS, True, {"dy": "sliced"})], "offsets"),
+        ([SLICED, ((("rows", 1), ("cols", 64)), True, {"y": "sliced"})], "layouts"),  # one row has no stride
+        ([((("rows", 1), ("cols", 64)), False, {"y": "sliced"})], "offsets"),
+        ([((("rows", 5), ("cols", 1)), False, {"y": "sliced"})], "layouts"),
+        ([SLICED, ((("rows", 5), ("cols", 0)), True, {"y": "sliced"})], "layouts"),  # nor an empty operand
+    ],
+)
+def test_a_far_operand_whose_near_strides_are_not_taken_either_is_against_the_layouts(others, requirement):
+    assert told_of_far(*others) == requirement
+
+
+def test_a_far_operand_along_its_last_axis():
+    def told(*others):
+        return told_of_far(*others, far="far1")
+
+    assert told((ROWS, False, {"y": "transposed_sliced"})) == "layouts"
+    assert told((ROWS, False, {"y": "sliced"})) == "offsets"
+    assert told((ROWS, False, {"y": "transposed_sliced"}), (ROWS, True, {"y": "transposed"})) == "offsets"
+
+
+def test_a_check_holds_a_far_operand_against_the_layouts():
+    def told(fn):
+        report = check("softmax", fn, device="cpu", level="quick", isolate="none", sizes={"cols": [33, 64, 1025]})
+        return [name for name, standing in report.standing.items() if standing.failed], report.standing["offsets"].held
+
+    def wraps(x):
+        return softmax(x.contiguous() if max(x.stride()) < 2**31 / x.shape[0] else x.as_strided(x.shape, (33, 1)))
+
+    assert told(ignores_strides) == (["layouts"], 0)
+    assert told(wraps) == (["offsets"], 0)
 
 
 ALONE = {

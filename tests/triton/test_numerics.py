@@ -168,7 +168,7 @@ def test_products_of_pieces_keep_what_is_infinite_or_no_number():
 
 
 @pytest.mark.parametrize(
-    ("operation", "left", "right", "gives"),
+    ("operation", "left", "right", "exact"),
     [
         ("add", [2**31 - 1, 0], [0, 1], None),
         ("add", [2**31 - 1, 5], [1, 0], 2**31),
@@ -188,13 +188,24 @@ def test_products_of_pieces_keep_what_is_infinite_or_no_number():
         ("add", [2**31 - 1, -5], [0, 7], None),
     ],
 )
-def test_integers_that_leave_their_type_are_told(operation, left, right, gives):
+def test_integers_that_leave_their_type_are_told(operation, left, right, exact):
     handles = [TensorHandle(np.array(each, np.int32), tl.int32) for each in (left, right)]
-    if gives is None:
+    if exact is None:
         numerics._check_overflow(*handles, operation)
         return
-    with pytest.raises(IntegerOverflowError, match=f"^int32 {operation} gives {gives}; compute addresses in int64$"):
+    with pytest.raises(IntegerOverflowError) as caught:
         numerics._check_overflow(*handles, operation)
+    becomes = np.int64(exact).astype(np.int32)
+    assert str(caught.value) == (
+        f"int32 {operation} overflows, and wraps on a GPU: the exact {exact} becomes {becomes}; compute addresses in "
+        "int64"
+    )
+
+
+def test_what_an_unsigned_integer_wraps_to():
+    handles = [TensorHandle(np.array([each], np.uint32), tl.uint32) for each in (3, 5)]
+    with pytest.raises(IntegerOverflowError, match="the exact -2 becomes 4294967294; "):
+        numerics._check_overflow(*handles, "sub")
 
 
 def test_operands_of_scaled_dots():

@@ -332,7 +332,8 @@ def _check_overflow(lhs: TensorHandle, rhs: TensorHandle, name: str) -> None:
     wide = exact(left.astype(np.int64), right.astype(np.int64))
     outside = (wide < low) | (wide > high)
     if outside.any():
-        overflows(f"{scalar.name} {name}", wide[outside].flat[0])
+        first = int(wide[outside].flat[0])
+        overflows(f"{scalar.name} {name}", first, (first - low) % (high - low + 1) + low)
 
 
 def _extremes(data: np.ndarray) -> tuple[int, int]:

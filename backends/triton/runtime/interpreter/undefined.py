@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -71,12 +70,13 @@ def masked_value(dtype: np.dtype) -> np.ndarray:
     return np.array(True if dtype == np.bool_ else np.nan, dtype)
 
 
-def overflows(operation: str, value: Any) -> None:
-    """An integer `operation` ("int32 mul") gives `value`, outside its type. Raises IntegerOverflowError, or lets it
-    wrap."""
-    rest = f"gives {value}; compute addresses in int64"
-    if not _blocks or _blocks[-1].shows(operation, f"{operation} overflows, and wraps on a GPU: it {rest}"):
-        raise IntegerOverflowError(f"{operation} {rest}")
+def overflows(operation: str, exact: int, wrapped: int) -> None:
+    """The `exact` result of an integer `operation` ("int32 mul") is outside its type, in which it is `wrapped`. Raises
+    IntegerOverflowError, or lets it wrap."""
+    turned = f"the exact {exact} becomes {wrapped}"
+    what = f"{operation} overflows, and wraps on a GPU: {turned}; compute addresses in int64"
+    if not _blocks or _blocks[-1].shows(operation, what):
+        raise IntegerOverflowError(what)
 
 
 def place() -> str:
