@@ -39,6 +39,7 @@ BACKWARD_SIZES = [{"rows": rows, "cols": cols} for rows, cols in [*_SHARED, (130
 BEYOND_GRID = ({"rows": 65601, "cols": 3},)
 _POWERS = [(32, 128), (16, 256), (64, 64), (8, 1024), (128, 128), (4, 512), (2, 4096), (256, 64)]
 REGULAR = Regular([{"rows": rows, "cols": cols} for rows, cols in _POWERS])
+OVER_TILES = {"rows": 5, "cols": 2081}
 POWERS_OF_TWO = {  # lengths, each in one dtype
     128: "float16",
     256: "bfloat16",

@@ -14,6 +14,7 @@ from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Oper
 
 SIZES = [{"rows": rows, "V": V} for rows, V in [(7, 33), (1, 1), (0, 5), (130, 2), (3, 1031), (1, 32771)]]
 _POWERS = [(64, 64), (64, 128), (64, 256), (128, 64), (64, 512), (64, 1024), (128, 128), (192, 64)]
+OVER_TILES = {"rows": 5, "V": 2081}
 REGULAR = Regular([{"rows": rows, "V": V} for rows, V in _POWERS])
 BEYOND_GRID = [{"rows": 69001, "V": 3}]
 LARGE = [{"rows": rows, "V": V} for rows, V in [(8192, 4096), (8192, 32768), (4096, 128256)]]

@@ -119,6 +119,7 @@ def add_norm(reference: Callable[..., Any], norm: Callable[..., dict[str, Expect
         outputs={"y": Output("rows cols"), "h": Output("rows cols")},
         sizes=bounds_rows.SIZES,
         regular=bounds_rows.REGULAR,
+        over_tiles=bounds_rows.OVER_TILES,
         beyond_grid=bounds_rows.BEYOND_GRID,
         own_statistics=of_rows(centred),
         also=bounds_rows.LONG_ROWS
@@ -206,6 +207,7 @@ def gradient(
         outputs={"dx": Output("rows cols"), **{name: Output("cols") for name in vectors}},
         sizes=bounds_rows.BACKWARD_SIZES,
         regular=bounds_rows.REGULAR,
+        over_tiles=bounds_rows.OVER_TILES,
         beyond_grid=bounds_rows.BEYOND_GRID,
         aligned=[{"rows": 33, "cols": 1032}],  # rows of whole 16 bytes, for kernels that take no others
         also=bounds_rows.LONG_ROWS

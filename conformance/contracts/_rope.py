@@ -122,6 +122,13 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
         """No rotations: a sine that is computed from the cosine shows, and a table in the other's place."""
         return draw.normal(draw.shape("cos"), 1.0, 2.0), draw.normal(draw.shape("sin"), 1.0, -1.0)
 
+    def ends_agree(draw: Draw):
+        """Of all sequences the first and the last token have one position each, those between others."""
+        drawn = family(normal, rotations)(draw)
+        positions = drawn["positions"]
+        positions[:, 0], positions[:, -1] = 1, draw.size["P"] - 1
+        return drawn
+
     def row_scales(draw: Draw):
         """Rows of very different size: those of another position are far off."""
         scale = torch.exp2(torch.arange(draw.size["P"], dtype=torch.float64) % 7 - 3)[:, None]
@@ -195,6 +202,7 @@ def rotation(q: str, k: str, returned: tuple[str, str], turn: int, **more: Any) 
                 dtype="float16",
             ),
             **beyond_largest(_sizes(SIZES)[0], beyond_largest_of),
+            "ends_agree": Also(dict(zip(LETTERS, (3, 2, 1, 6, 16, 8, 16), strict=True)), ends_agree),
             "nothing_turned": Also(dict(zip(LETTERS, (2, 3, 2, 3, 8, 0, 5), strict=True))),
         },
         int64_index=Int64Index(

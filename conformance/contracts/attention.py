@@ -39,7 +39,7 @@ SIZES = [
         (2, 6, 2, 17, 65, 128),
         (1, 6, 3, 33, 33, 40),
         (2, 2, 2, 5, 40, 192),
-        (1, 1, 1, 7, 1025, 40),
+        (1, 4, 2, 7, 1025, 40),
         (2, 1, 1, 1031, 5, 24),
         (2, 1, 1, 1, 8209, 17),
         (2, 1, 1, 31, 256, 256),
@@ -51,6 +51,7 @@ SIZES = [
     ]
 ]
 BEYOND_GRID = [dict(B=8200, Hq=8, Hkv=1, Sq=1, Sk=3, D=8), dict(B=1, Hq=1, Hkv=1, Sq=65601, Sk=3, D=8)]
+OVER_TILES = dict(B=1, Hq=2, Hkv=1, Sq=130, Sk=150, D=16)
 BEYOND_INT32 = dict(B=2**14 + 1, Hq=4, Hkv=2, Sq=256, Sk=8, D=128)
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)
@@ -94,6 +95,15 @@ ALSO = {
     "whole_tiles": Also(dict(B=1, Hq=1, Hkv=1, Sq=512, Sk=512, D=16), params={"causal": True}),
     # below 0 the scale makes a maximum of the products a minimum of the scores
     "keys_of_whole_tiles": Also(dict(B=1, Hq=2, Hkv=1, Sq=2, Sk=512, D=8), "growing_keys", {"scale": -0.3}),
+    # as many heads as queries: with heads inside or not, the strides are the same numbers
+    **{
+        f"heads_as_queries{of}": Also(
+            dict(B=2, Hq=8, Hkv=8, Sq=8, Sk=8, D=8),
+            layouts=dict.fromkeys("qkv" if of else "", "heads_inside"),
+            dtype=dtype,
+        )
+        for of, dtype in (("", "float32"), ("_inside", "float16"))
+    },
     "queries_that_see_nothing": Also(dict(B=2, Hq=2, Hkv=1, Sq=40, Sk=24, D=16), params={"causal": True}),
 }
 MANY_KEYS = dict(B=1, Hq=2, Hkv=1, Sq=1, Sk=4161, D=16)
@@ -345,6 +355,7 @@ contract = Contract(
     params=PARAMS,
     valid=_valid,
     expect=expect,
+    over_tiles=OVER_TILES,
     beyond_grid=BEYOND_GRID,
     also=ALSO
     | {

@@ -234,6 +234,7 @@ contract = Contract(
     derive=_derive,
     valid=_valid,
     expect=expect,
+    over_tiles=attention.OVER_TILES,
     beyond_grid=attention.BEYOND_GRID,
     also=attention.ALSO
     | SMALL_ADDENDS

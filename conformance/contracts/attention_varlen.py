@@ -101,6 +101,7 @@ contract = Contract(
     outputs={"o": Output("Tq Hq D"), "lse": Output("Hq Tq", torch.float32)},
     sizes=packing.SIZES,
     regular=packing.REGULAR,
+    over_tiles=packing.OVER_TILES,
     beyond_grid=packing.BEYOND_GRID,
     values={name: packing.family(make) for name, make in packing.FAMILIES.items()},
     params=packing.PARAMS,

@@ -142,6 +142,7 @@ contract = Contract(
     outputs={"dq": Output("Tq Hq D"), "dk": Output("Tk Hkv D"), "dv": Output("Tk Hkv D")},
     sizes=packing.SIZES,
     regular=packing.REGULAR,
+    over_tiles=packing.OVER_TILES,
     beyond_grid=packing.BEYOND_GRID,
     values={name: packing.packed(make) for name, make in attention_backward.contract.values.items()},
     params=packing.PARAMS,

@@ -62,6 +62,7 @@ contract = pointwise(
     torch_bias_dropout_residual,
     {"x": Operand(MATRICES), "bias": Operand("cols", bounds_rows.OPTIONAL), "residual": Operand(MATRICES)},
     sizes=SIZES,
+    over_tiles={"rows": 5, "cols": 2081},
     regular=REGULAR,
     params={"p": (0.0, 0.5, 0.2028), **_dropout.STREAMS},
     expect=expect,

@@ -90,6 +90,7 @@ contract = Contract(
     outputs={"loss": Output(lambda case: "rows" if case.param["reduction"] == "none" else "", torch.float32)},
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
+    over_tiles=entropy.OVER_TILES,
     beyond_grid=entropy.BEYOND_GRID,
     also=entropy.also(_family),
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},

@@ -133,6 +133,7 @@ contract = Contract(
     outputs={"dlogits": Output("rows V")},
     sizes=entropy.SIZES,
     regular=entropy.REGULAR,
+    over_tiles=entropy.OVER_TILES,
     beyond_grid=entropy.BEYOND_GRID,
     also=entropy.also(_family, lse="none") | BEYOND_LARGEST,
     values={name: _family(make) for name, make in entropy.FAMILIES.items()},

@@ -94,6 +94,7 @@ contract = pointwise(
     properties=[
         Property("linear in up", bounds_rows.scales_with("up"), bitwise=True),
         Property("rows are independent", bounds_rows.rows_are_independent("gate", "up")),
+        _glu.halves_of_one(),
         equals_op("activation where up is 1", _up_of_ones, _of_activation),
     ],
 )

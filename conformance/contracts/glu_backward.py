@@ -87,6 +87,7 @@ contract = pointwise(
     properties=[
         Property("linear in dy", bounds_rows.scales_with("dy", last="up"), bitwise=True),
         Property("rows are independent", bounds_rows.rows_are_independent("gate", "up", "dy", outputs=(0, 1))),
+        _glu.halves_of_one(),
     ],
 )
 

@@ -120,6 +120,11 @@ contract = Contract(
         "special_one_element": Also({"N": 3, "C": 6, "trailing": (1,)}, "one_nan", {"groups": 6}),
         "first_far_off": Also({"N": 2, "C": 6, "trailing": (2051,)}, _family(bounds_rows.first_far_off)),
         "first_far_off_longer": Also({"N": 1, "C": 6, "trailing": (4099,)}, _family(bounds_rows.first_far_off)),
+        # as many channels as rows and columns: channels last or not, the strides are the same numbers
+        "cube": Also({"N": 2, "C": 6, "trailing": (6, 6)}),
+        "cube_of_channels_last": Also(
+            {"N": 2, "C": 6, "trailing": (6, 6)}, layouts={"x": "channels_last"}, dtype="float16"
+        ),
         "channels_of_a_group": Also({"N": 2, "C": 1542, "trailing": (3,)}, dtype="float16"),  # 514
     }
     | bounds_rows.powers_of_two(lambda n: {"N": 2, "C": 6, "trailing": (n // 2,)})  # 3 groups of 2 channels

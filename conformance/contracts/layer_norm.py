@@ -46,6 +46,7 @@ contract = Contract(
     outputs={"y": Output("rows cols")},
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
+    over_tiles=bounds_rows.OVER_TILES,
     beyond_grid=bounds_rows.BEYOND_GRID,
     own_statistics=_norms.of_rows(centred=True),
     also=bounds_rows.LONG_ROWS

@@ -463,6 +463,7 @@ contract = Contract(
     outputs={"o": Output("B Hq Sq D"), "lse": Output("B Hq Sq", torch.float32)},
     sizes=SIZES,
     regular=REGULAR,
+    over_tiles=attention.OVER_TILES,
     beyond_grid=BEYOND_GRID,
     also=attention.ALSO
     | ALSO

@@ -196,6 +196,7 @@ contract = Contract(
     outputs={"dq": Output("B Hq Sq D"), "dk": Output("B Hkv Sk D"), "dv": Output("B Hkv Sk D")},
     sizes=masked_attention.SIZES,
     regular=masked_attention.REGULAR,
+    over_tiles=attention.OVER_TILES,
     beyond_grid=masked_attention.BEYOND_GRID,
     also=attention.ALSO
     | masked_attention.ALSO

@@ -72,6 +72,7 @@ REGULAR = Regular(
     ]
 )
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
+OVER_TILES = dict(M=70, D=40, H=150, N=66)
 BEYOND_GRID = [dict(M=65601, D=2, H=3, N=2)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
@@ -370,6 +371,7 @@ contract = Contract(
     sizes=SIZES,
     aligned=ALIGNED,
     regular=REGULAR,
+    over_tiles=OVER_TILES,
     beyond_grid=BEYOND_GRID,
     int64_index=Int64Index(dict(M=2**17 + 3, D=8, H=16, N=2**14 + 8), rows={"x": 0}),
     large=LARGE,

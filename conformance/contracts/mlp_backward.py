@@ -207,6 +207,7 @@ contract = Contract(
     sizes=mlp.SIZES,
     aligned=mlp.ALIGNED,
     regular=mlp.REGULAR,
+    over_tiles=mlp.OVER_TILES,
     beyond_grid=mlp.BEYOND_GRID,
     also=mlp.OF_EACH
     | mlp.of_one(_family(mlp.negative))

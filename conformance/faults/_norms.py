@@ -41,7 +41,7 @@ def _unbiased(x, mean, total):
 
 
 def _with_padding(x, mean, total):
-    """Lanes past the last column, up to a multiple of 32, hold 0 and count as (0 − mean)²."""
+    """Lanes past the last column, up to a whole tile (of 32, say), hold 0 and count as (0 − mean)²."""
     return two_pass(x, mean, total) + (_padded(x.shape[-1]) - x.shape[-1]) / max(x.shape[-1], 1) * mean.square()
 
 
@@ -201,7 +201,7 @@ def hat_flaws(centred: bool) -> dict[str, Flaw]:
         ),
         "padding_counts_in_the_variance": Flaw(
             "mask",
-            "lanes past the last column, up to a multiple of 32, add mean² to the variance",
+            "lanes past the last column, up to a whole tile (of 32, say), add mean² to the variance",
             partial(hat, variance=_with_padding),
         ),
         "tiles_merged_without_their_distance": Flaw(

@@ -499,7 +499,7 @@ for _dim in (16, 24, 32, 64, 192, 256):
 
 @mutant("special", dtypes=("float32", "bfloat16"))
 def maximum_starts_at_1e30(q, k, v, *, causal=False, scale=None):
-    "the running maximum starts at -1e30 instead of -inf"
+    "the running maximum starts at a finite number (-1e30, say) instead of -inf"
     return flash(q, k, v, causal=causal, scale=scale, maximum=lambda m, s: _running(m, s).clamp_min(-1e30))
 
 

@@ -190,7 +190,7 @@ def z_loss_of_ignored_rows(logits, target, *, z_loss=0.0, **params):
 
 @mutant("mask")
 def padding_loads_0(logits, target, **params):
-    """the lanes past the last class, up to a multiple of 32, hold 0 instead of -inf"""
+    """the lanes past the last class, up to a whole tile (of 32, say), hold 0 instead of -inf"""
     return cross_entropy(logits, target, **params, log_sum=lambda z: log_sum(F.pad(z, (0, -z.shape[-1] % 32))))
 
 

@@ -236,7 +236,7 @@ def no_maximum(*operands, **params):
 
 @mutant("mask")
 def padding_loads_0(*operands, **params):
-    """the lanes past the last class, up to a multiple of 32, hold 0 instead of -inf"""
+    """the lanes past the last class, up to a whole tile (of 32, say), hold 0 instead of -inf"""
     return cross_entropy_backward(*operands, **params, log_sum=lambda z: log_sum(F.pad(z, (0, -z.shape[-1] % 32))))
 
 

@@ -59,7 +59,7 @@ def _right_y(lse):
 @mutant("special", dtypes=("float32", "bfloat16"))
 @_with_wide_lse
 def maximum_starts_at_1e30(x):
-    """the running maximum starts at -1e30 instead of -inf"""
+    """the running maximum starts at a finite number (-1e30, say) instead of -inf"""
     return _online_softmax(x, start=-1e30)
 
 

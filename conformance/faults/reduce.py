@@ -60,7 +60,7 @@ def minimum_from_zero(x, *, function="sum"):
 @mutant("mask")
 @in_float32
 def padding_loads_0(x, *, function="sum"):
-    """lanes past the last element, up to a multiple of 32, hold 0 whatever the function"""
+    """lanes past the last element, up to a whole tile (of 32, say), hold 0 whatever the function"""
     return folded(F.pad(x, (0, -len(x) % 32)), function)
 
 

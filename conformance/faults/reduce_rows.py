@@ -54,7 +54,7 @@ def maximum_from_zero(t, function):
 @mutant("mask")
 @wide
 def padding_loads_0(t, function):
-    """lanes past the last element, up to a multiple of 32, hold 0 whatever the function"""
+    """lanes past the last element, up to a whole tile (of 32, say), hold 0 whatever the function"""
     return folded(F.pad(t, (0, -t.shape[1] % 32)), function)
 
 

@@ -76,14 +76,14 @@ def sum_of_the_previous_row(x):
 @mutant("mask")
 @in_float32
 def padding_loads_0(x):
-    """the lanes past the last column, up to a multiple of 32, hold 0 instead of -inf"""
+    """the lanes past the last column, up to a whole tile (of 32, say), hold 0 instead of -inf"""
     return softmax(F.pad(x, (0, -x.shape[-1] % 32)))[:, : x.shape[-1]].clone(memory_format=torch.contiguous_format)
 
 
 @mutant("mask")
 @in_float32
 def padding_counts_as_exp_0(x):
-    """the lanes past the last column, up to a multiple of 32, add 1 each to the sum"""
+    """the lanes past the last column, up to a whole tile (of 32, say), add 1 each to the sum"""
     return softmax(x, total=lambda e: row_sum(e) + -x.shape[-1] % 32)
 
 
@@ -118,7 +118,7 @@ def sentinel_1e4(x):
 @mutant("special", dtypes=F32 + BF16)
 @in_float32
 def maximum_starts_at_1e30(x):
-    """the running maximum starts at -1e30 instead of -inf"""
+    """the running maximum starts at a finite number (-1e30, say) instead of -inf"""
     return softmax(x, top=lambda x: top(x).clamp_min(-1e30))
 
 

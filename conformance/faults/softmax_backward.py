@@ -145,7 +145,7 @@ def nothing_of_zero(y, dy):
 @mutant("mask")
 @in_float32
 def padding_loads_1(y, dy):
-    """the lanes past the last column, up to a multiple of 32, add 1 each to delta"""
+    """the lanes past the last column, up to a whole tile (of 32, say), add 1 each to delta"""
     padding = (0, -y.shape[-1] % 32)
     return y * (dy - row_sum(F.pad(y, padding, value=1.0) * F.pad(dy, padding, value=1.0)))
 

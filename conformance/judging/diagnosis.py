@@ -194,6 +194,8 @@ def diagnose(
                         rule = left_out.rule_of(contract, case, name, verdict.bad, call) if relation == ALL_0 else None
                         if rule is not None:
                             said = f"{relation}: {rule}"
+                        elif padded := own_statistics.padding(contract, _padded(contract, case), name, call):
+                            said = padded
                         elif relation is not None and relation.startswith(ANOTHER):
                             said = misread(beside, only_strides=True)
                         else:
@@ -274,6 +276,16 @@ def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, c
         if _NUMBER.sub("", related(got, right, plain, bad, axes, False) or "") != _NUMBER.sub("", relation):
             return False
     return True
+
+
+def _padded(contract: Contract, case: Case) -> list[Case]:
+    """Plain cases of several sizes on which padding is looked for, in float32 first."""
+    wide = replace(case, dtype="float32") if "float32" in contract.dtypes else case
+    found = []
+    for one in dict.fromkeys((wide, case)):
+        sizes = [*reading.plainly(contract, one)[-1:], *reading.of_little_work(contract, one, least=0)[::-1]]
+        found += list(dict.fromkeys(sizes))[: own_statistics.SIZES]
+    return found
 
 
 def exact(contract: Contract, case: Case, output: str) -> bool:

@@ -1,5 +1,8 @@
 """Whether the parts of an output are wrong as with another mean or variance than their own, and by how much: two
-numbers of each, of which one alone may do."""
+numbers of each, of which one alone may do; or as with a variance in which padding counts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -10,6 +13,9 @@ FAR = 3.0  # budgets by which most of what is wrong has to be
 OFF = 16.0  # times its own, at most, is another variance
 EXPLAINS = 0.95  # of the wrong elements
 CANCELS = 1e2  # mean^2 by the variance, at least, where the difference of two sums of about that size cancels
+TILES = (8, 16, 32, 64, 128, 256, 512, 1024)  # to multiples of which a part may be padded
+NEAR, APART = 0.02, 0.05  # of the variance with padding, what may be left, and what it is off without, at least
+SIZES = 4  # others in which that is tried
 ROUNDINGS = (0.02, 256.0)  # of mean^2 in float32, that such a difference is off by: the median at least, each at most
 
 
@@ -70,6 +76,64 @@ def _cancelled(x: torch.Tensor, times: torch.Tensor, eps: float) -> str | None:
         f"a variance that is off by up to {float(roundings.max()):.3g} roundings of mean^2 in float32, as E[x^2] - "
         f"E[x]^2 is: it cancels where the mean is large, here at least {by:.3g} deviations"
     )
+
+
+def padding(
+    contract: Contract, cases: Sequence[Case], output: str, call: Callable[[Case], Mapping[str, Any] | None]
+) -> str | None:
+    """To which length each part of an output is padded, by elements that count in its variance as 0 less the mean, in
+    words; None: to none, or cases of several sizes do not tell. `cases` are such, plain ones."""
+    own = contract.own_statistics
+    if own is None or output != own.output or not own.mean:
+        return None
+    left, told = {"the next power of two": _power} | {f"a multiple of {t}": _multiple(t) for t in TILES}, set[int]()
+    for case in cases:
+        got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
+        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+            continue
+        found = _variances(contract, case, got.detach().cpu().double(), right.answer.cpu().expand(got.shape))
+        if found is None:
+            continue
+        theirs, variance, squares, count = found
+        off = ((theirs - variance).abs() > APART * variance) & (squares > APART * variance)
+        if not bool(off.any()) and bool((squares > APART * variance).any()):  # right there, as where nothing is padded
+            left = {name: to for name, to in left.items() if to(count) == count}
+            continue
+        left = {
+            name: to
+            for name, to in left.items()
+            if bool(((variance + squares * (to(count) / count - 1) - theirs).abs() <= NEAR * theirs)[off].all())
+        }
+        told.add(count)
+    if len(told) < 2 or not left:
+        return None
+    counted = "the padding counted in its variance, as 0 less the mean"
+    return f"each {own.part} is as if it were padded to {next(iter(left))} and {counted}"
+
+
+def _power(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _multiple(tile: int) -> Callable[[int], int]:
+    return lambda count: -(-count // tile) * tile
+
+
+def _variances(
+    contract: Contract, case: Case, value: torch.Tensor, answer: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
+    """Of each part the variance that what a kernel gives tells, its own, the square of its mean, and its length."""
+    own = contract.own_statistics
+    assert own is not None
+    exact, eps = contract.build(case).exact, float(case.param["eps"])
+    _, shift, parts = own.of(exact, case.param)
+    got, right = ((x - shift).expand(value.shape).reshape(parts, -1) for x in (value, answer))
+    x = own.x(exact).expand(value.shape).reshape(parts, -1)
+    if got.shape[1] < LEAST or not bool(got.isfinite().all() & right.isfinite().all()):
+        return None
+    factor = (got * right).sum(1) / right.square().sum(1)
+    variance = x.var(1, correction=0)
+    return factor**-2.0 * (variance + eps) - eps, variance, x.mean(1) ** 2, x.shape[1]
 
 
 def _fitted(

@@ -10,7 +10,8 @@ from functools import partial
 
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
-from touchstone.conformance.reporting.groups import MUTANT, grouped
+from touchstone.conformance.reporting.groups import MUTANT, grouped, names_a_cause
+from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.contract import Case, From
 
 FAILING, PASSING = 2, 4  # fewest cases of which something is said
@@ -22,6 +23,9 @@ NAMED = 3  # most things that are named
 MULTIPLES = (8, 16, 32, 64, 128)
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 EQUALS, OR = re.compile(r"^(?P<begin>equals the reference, but )(?P<mutants>.*)$", re.MULTILINE), "; or "
+KEPT = re.compile(
+    r"is kept (?:from one call to the next|by the address|from the first call)|the answer of an earlier call"
+)
 HALF = "a dtype of 16 bits"
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 
@@ -41,6 +45,8 @@ class Trait:
 def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     """Add to the first finding of each root cause what the cases of all of them have in common, where there is
     anything."""
+    judged = list(judged)
+    _book_kept([finding for _, outcome in judged for finding in outcome.findings if finding.fails()])
     cases = [(trial.case, outcome) for trial, outcome in judged if trial.kind is Kind.CASE]
     right = [case for case, outcome in cases if outcome.status == PASSED]
     case_of = {id(finding): case for case, outcome in cases for finding in outcome.findings if finding.fails()}
@@ -63,6 +69,18 @@ def _drop_refuted(failures: Sequence[Finding]) -> None:
         least = min((some for some in fewer if set() < some < mine), key=len, default=mine)
         if least < mine and finding.diagnosis:
             finding.diagnosis = EQUALS.sub(partial(_of_these, least), finding.diagnosis)
+
+
+def _book_kept(failures: Sequence[Finding]) -> None:
+    """Hold against determinism wrong values of an output of which every cause that was found says that something is
+    kept from earlier calls: for most failures none is looked for."""
+    values = [finding for finding in failures if finding.check == Check.VALUES]
+    for about in {finding.about for finding in values}:
+        findings = [finding for finding in values if finding.about == about]
+        told = [finding.diagnosis or "" for finding in findings if names_a_cause(finding)]
+        if told and all(KEPT.search(text) for text in told):
+            for finding in findings:
+                finding.requirement = Requirement.DETERMINISM
 
 
 def _of_these(mutants: set[str], line: re.Match[str]) -> str:

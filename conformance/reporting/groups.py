@@ -68,6 +68,10 @@ def _told(finding: Finding) -> int:
     return next((rank for rank, why in enumerate(WHY) if why.search(finding.diagnosis or "")), len(WHY))
 
 
+def names_a_cause(finding: Finding) -> bool:
+    return _told(finding) < len(WHY)
+
+
 def _mutants(finding: Finding) -> set[str]:
     """Those that give what a kernel gives, by name."""
     return set(MUTANT.findall(finding.diagnosis or ""))

@@ -67,7 +67,10 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
         extra += _plain(contract, seed)
     cases = dict.fromkeys([*(space.case(point) for point in points), *extra])
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
-    single = [*(also_case(contract, name, seed) for name in contract.also), *_pairs_of_options(contract, seed)]
+    single = [*(also_case(contract, name, seed) for name in contract.also)]
+    single += _pairs_of_options(contract, seed, contract.dtypes)
+    if contract.over_tiles is not None:
+        single += _pairs_of_options(contract, seed, contract.dtypes[:1], contract.over_tiles)
     single += [*_long_and_strided(contract, seed), *single_and_strided(contract, seed)]
     single += [*one_unaligned(contract, seed), *_far_rows(contract, seed)]
     if level != "quick":
@@ -333,9 +336,12 @@ def _strided(contract: Contract, case: Case, name: str) -> str:
     return operand.layouts[0]
 
 
-def _pairs_of_options(contract: Contract, seed: int) -> Iterator[Case]:
-    """Plain cases at the smallest size that together have every option of a parameter, and every optional operand both
-    given and left out, in each dtype and beside every option of each other one: what is forgotten under some alone."""
+def _pairs_of_options(
+    contract: Contract, seed: int, dtypes: Sequence[str], size: Mapping[str, Any] | None = None
+) -> Iterator[Case]:
+    """Plain cases of one size (None: the smallest) that together have every option of a parameter, and every optional
+    operand both given and left out, in each of these dtypes and beside every option of each other one: what is
+    forgotten under some alone."""
     params = {name: options for name, options in contract.params.items() if len(options) > 1}
     optional = {name: _given_or_not(operand) for name, operand in contract.operands.items() if operand.optional}
     axes = [*params.items(), *optional.items()]
@@ -344,14 +350,14 @@ def _pairs_of_options(contract: Contract, seed: int) -> Iterator[Case]:
 
     def case_of(point: Mapping[int, int]) -> Case:
         given = {name: options[point[axis]] for axis, (name, options) in enumerate(axes, 1)}
-        plain = plain_case(contract, contract.dtypes[point[0]], next(iter(contract.values)), seed)
+        plain = plain_case(contract, dtypes[point[0]], next(iter(contract.values)), seed, size)
         return replace(
             plain,
             layouts=tuple((name, given[name] if name in optional else layout) for name, layout in plain.layouts),
             params=tuple((name, given[name] if name in params else value) for name, value in plain.params),
         )
 
-    missing = _Missing([len(contract.dtypes), *(len(options) for _, options in axes)], 2)
+    missing = _Missing([len(dtypes), *(len(options) for _, options in axes)], 2)
     while missing.combinations:
         goal = next(iter(missing.combinations))
         full = dict(goal)

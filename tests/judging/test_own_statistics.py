@@ -128,3 +128,47 @@ def test_a_layer_norm_whose_variance_cancels():
     assert told is not None and told.startswith(
         "each row is as with a variance that is off by up to 3 roundings of mean^2"
     )
+
+
+def padded(to):
+    def fn(x, weight, bias, *, eps=1e-5):
+        x, more = x.double(), to(x.shape[1]) - x.shape[1]
+        mean = x.mean(-1, keepdim=True)
+        variance = ((x - mean).square().sum(-1, keepdim=True) + more * mean.square()) / x.shape[1]
+        return ((x - mean) * (variance + eps) ** -0.5 * weight + (0 if bias is None else bias)).float()
+
+    return fn
+
+
+def said_of_padding(fn, op="layer_norm", sizes=((6, 65), (3, 40), (2, 200), (4, 64))):
+    contract = registry.contract(op)
+    cases = [plain_case(contract, "float32", "mean_offset", size=dict(rows=r, cols=c)) for r, c in sizes]
+    cases = [replace(case, params=(("eps", 1e-3),)) for case in cases]
+
+    def call(case):
+        return contract.by_name(contract.call(fn, contract.build(case).arguments))
+
+    return own_statistics.padding(contract, cases, "y", call)
+
+
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [
+        (lambda n: 1 << (n - 1).bit_length(), "the next power of two"),
+        (lambda n: -(-n // 32) * 32, "a multiple of 32"),
+        (lambda n: 2 * n, None),  # as if the mean were not taken away
+        (lambda n: n, None),
+    ],
+)
+def test_padding_that_counts_in_the_variance(to, text):
+    told = said_of_padding(padded(to))
+    assert told == (
+        text
+        and f"each row is as if it were padded to {text} and the padding counted in its variance, as 0 less the mean"
+    )
+
+
+def test_padding_is_told_by_several_sizes():
+    power = padded(lambda n: 1 << (n - 1).bit_length())
+    assert said_of_padding(power, sizes=((6, 65),)) is None
+    assert said_of_padding(padded(lambda n: n + 63), sizes=((6, 65), (3, 100), (2, 40))) is None

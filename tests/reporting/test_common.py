@@ -9,7 +9,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.reporting import common
 from touchstone.conformance.spec.cases import plain_case
-from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.checks import Check, Requirement
 
 SIZES = [(rows, cols) for rows in (1, 3, 17) for cols in (5, 24, 64, 1000)]
 
@@ -290,3 +290,22 @@ def test_a_mutant_that_another_finding_refutes_is_not_named():
     apart = [finding("y", "a", "b"), finding("y", "c")]
     common._drop_refuted(apart)
     assert "; or " in apart[0].diagnosis
+
+
+def test_what_is_kept_is_held_against_determinism():
+    kept, cause = (
+        "y: wrong: all; right again: something is kept from one call to the next",
+        "y: wrong: all; as if x were 0",
+    )
+
+    def booked(*texts, check=Check.VALUES, about="y"):
+        made = [Finding("0" * 8, "failure", check, "a case", "wrong", about=about, diagnosis=text) for text in texts]
+        for finding in made:
+            finding.requirement = Requirement.VALUES
+        common._book_kept(made)
+        return [finding.requirement for finding in made]
+
+    assert booked(kept, "y: wrong: all", None) == [Requirement.DETERMINISM] * 3
+    assert booked(kept, cause) == [Requirement.VALUES] * 2
+    assert booked("y: wrong: all") == [Requirement.VALUES]
+    assert booked(kept, check=Check.DTYPE) == [Requirement.VALUES]

@@ -694,7 +694,7 @@ def test_a_few_layouts_of_many_calls():
 def test_options_are_tried_in_pairs():
     """Each beside each other one and each dtype, and each optional operand both given and left out."""
     contract = toy()
-    cases = list(generate._pairs_of_options(contract, 3))
+    cases = list(generate._pairs_of_options(contract, 3, contract.dtypes))
     assert all(case.size == contract.sizes[0] and case.values == "a" and case.seed == 3 for case in cases)
     axes_of = {
         "dtype": lambda case: case.dtype,
@@ -708,14 +708,26 @@ def test_options_are_tried_in_pairs():
         assert found == set(itertools.product(options[one], options[other])), (one, other)
     assert len(cases) <= 8 and all(case.layout["x"] == "contiguous" for case in cases)
     bare = toy(operands={"x": Operand("rows cols")}, params={"eps": (0.1,)})
-    assert list(generate._pairs_of_options(bare, 0)) == []
+    assert list(generate._pairs_of_options(bare, 0, bare.dtypes)) == []
     assert generate._given_or_not(Operand("rows", ("none", "step", "offset"))) == ("none", "step")
     assert generate._given_or_not(Operand("rows", ("step", "offset", "none"))) == ("step", "none")
 
 
+def test_pairs_of_options_come_in_a_size_of_several_tiles_too():
+    size = dict(rows=70, cols=130)
+    contract = toy(over_tiles=size)
+    found = [case for case in plan(contract, "quick").also if case.size == size]
+    assert {case.dtype for case in found} == {contract.dtypes[0]} and {case.values for case in found} == {"a"}
+    pairs = {(case.param["eps"], case.param["flag"]) for case in found}
+    assert pairs == set(itertools.product((0.1, 0.5), (True, False)))
+    assert {(case.layout["w"], case.param["flag"]) for case in found} == set(
+        itertools.product(("contiguous", "none"), (True, False))
+    )
+
+
 def test_pairs_of_options_that_do_not_go_together_are_left_out():
     contract = toy(lambda case: case.param["flag"] or case.layout["w"] != "none")
-    cases = list(generate._pairs_of_options(contract, 0))
+    cases = list(generate._pairs_of_options(contract, 0, contract.dtypes))
     assert cases and all(map(contract.valid, cases))
     assert {(case.param["eps"], case.layout["w"]) for case in cases} == set(
         itertools.product((0.1, 0.5), ("contiguous", "none"))
