@@ -220,7 +220,7 @@ class _Look:
         if not bool((answer != self.answer).any()):
             return False
         for at in range(start, stop):
-            got = self._result(name, {letter: [at]})
+            got = self._result(name, {letter: [at]}) if time.monotonic() <= self.end else None
             if got is None or got.shape != self.got.shape:
                 return False
             moved = (got.double() - self.got.double()).abs() > OUTER * self.allowed

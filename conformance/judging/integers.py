@@ -28,13 +28,16 @@ def told(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: r
     if not _numbers(contract, case, output, bad.cpu()):
         return None
     places: dict[str, list[tuple[int, bool, tuple[int, ...]]]] = {}
+    beside = set[str]()  # those that stand both where something is wrong and where nothing is, in one case
     for other, wrong in _looked_at(contract, case, output, bad, call):
         for name, found in _numbers(contract, other, output, wrong).items():
             places.setdefault(name, []).extend(found)
+            if len({so for _, so, _ in found}) > 1:
+                beside.add(name)
     told = (
         (name, _apart(each, case.param if name in contract.operands else {}))
         for name, each in places.items()
-        if not _is_of_place(each)
+        if name in beside and not _is_of_place(each)
     )
     return next((f"{name} {text}" for name, text in told if text), None)
 

@@ -251,7 +251,7 @@ def run(
     if whole is None:
         whole = level != "quick" or len(ops) == 1
     work = partial(judge_op, level=level, seed=seed, whole=whole, sample=sample, known_good=known_good)
-    jobs = jobs or multiprocessing.cpu_count()
+    jobs = jobs or len(os.sched_getaffinity(0))
     parts = 1 if level == "quick" else max(1, jobs // max(1, len(ops)))
     if parts == 1:
         return each(work, ops, jobs, "selftest")
@@ -268,7 +268,7 @@ def joined(parts: Sequence[OpResult]) -> OpResult:
 
 def each(work: Callable[[str], T], ops: Sequence[str], jobs: int | None, label: str) -> list[T]:
     """`work(op)` of each op, in processes of their own, those with the most operands and outputs first."""
-    jobs = jobs or multiprocessing.cpu_count()
+    jobs = jobs or len(os.sched_getaffinity(0))
     if jobs == 1 or len(ops) == 1:
         return [work(op) for op in progress(list(ops), label)]
 

@@ -230,7 +230,7 @@ def _share_cores(workers: int) -> None:
     """Give this process its part of the machine's cores where OMP_NUM_THREADS does not say how many it may use: with a
     thread per core in each of 16 workers, torch and the emulator spend their time waiting for each other."""
     if "OMP_NUM_THREADS" not in os.environ:
-        share = max(1, (os.cpu_count() or 1) // workers)
+        share = max(1, len(os.sched_getaffinity(0)) // workers)
         os.environ["OMP_NUM_THREADS"] = str(share)  # for the emulator and for processes started from here
         torch.set_num_threads(share)
 

@@ -63,6 +63,8 @@ def test_what_lies_so_by_chance_is_not_said():
         return torch.where(torch.arange(len(q))[:, None, None, None] % 2 == 1, o + 1, o), lse
 
     assert said("attention_decode", by_entry, "o", **DECODE) is None
+    of_size = decode(lambda n: n > 1000)  # in the size of one sequence alone
+    assert said("attention_decode", of_size, "o", B=1, Hq=4, Hkv=2, Sq=1, Sk=3072, D=8) is None
     assert said("attention_decode", decode(lambda n: n in (1, 3)), "o", again=False, **DECODE) is None
 
 
