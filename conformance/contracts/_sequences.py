@@ -45,7 +45,7 @@ REGULAR = Regular(
     ],
     params={"causal": (False, True)},
 )
-OVER_TILES = dict(N=3, Tq=200, Tk=230, Sq=130, Sk=150, Hq=2, Hkv=1, D=16)
+OVER_TILES = dict(N=3, Tq=160, Tk=180, Sq=130, Sk=150, Hq=2, Hkv=1, D=8)
 BEYOND_GRID = [
     dict(N=1032, Tq=2100, Tk=2100, Sq=3, Sk=5, Hq=1, Hkv=1, D=4),
     dict(N=2, Tq=1, Tk=3, Sq=1, Sk=3, Hq=69001, Hkv=1, D=2),

@@ -51,7 +51,7 @@ SIZES = [
     ]
 ]
 BEYOND_GRID = [dict(B=8200, Hq=8, Hkv=1, Sq=1, Sk=3, D=8), dict(B=1, Hq=1, Hkv=1, Sq=65601, Sk=3, D=8)]
-OVER_TILES = dict(B=1, Hq=2, Hkv=1, Sq=130, Sk=150, D=16)
+OVER_TILES = dict(B=1, Hq=2, Hkv=1, Sq=130, Sk=150, D=8)
 BEYOND_INT32 = dict(B=2**14 + 1, Hq=4, Hkv=2, Sq=256, Sk=8, D=128)
 LARGE = [
     dict(B=batch, Hq=heads, Hkv=heads, Sq=seq, Sk=seq, D=dim)

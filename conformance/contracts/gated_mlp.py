@@ -207,7 +207,7 @@ contract = Contract(
     sizes=SIZES,
     aligned=ALIGNED,
     regular=REGULAR,
-    over_tiles=dict(M=70, D=40, H=150, N=66),
+    over_tiles=dict(M=70, D=20, H=140, N=34),
     beyond_grid=BEYOND_GRID,
     int64_index=Int64Index(dict(M=2**17 + 3, D=8, H=16, N=2**14 + 8), rows={"x": 0}),
     large=LARGE,

@@ -270,7 +270,7 @@ contract = Contract(
     },
     outputs={"o": Output("B H Sq Dv"), "lse": Output("B H Sq", torch.float32)},
     sizes=SIZES,
-    over_tiles=dict(zip(AXES, (1, 2, 70, 150, 16, 8, 24, 20), strict=True)),
+    over_tiles=dict(zip(AXES, (1, 2, 70, 90, 8, 4, 12, 8), strict=True)),
     regular=REGULAR,
     values={
         "normal": _normal,

@@ -72,7 +72,7 @@ REGULAR = Regular(
     ]
 )
 ALIGNED = [dict(M=130, D=72, H=144, N=136)]
-OVER_TILES = dict(M=70, D=40, H=150, N=66)
+OVER_TILES = dict(M=70, D=20, H=140, N=34)
 BEYOND_GRID = [dict(M=65601, D=2, H=3, N=2)]
 LARGE = [dict(M=8192, D=4096, H=16384, N=4096)]
 
