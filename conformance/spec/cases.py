@@ -89,18 +89,20 @@ def _aligned(contract: Contract, seed: int) -> Iterator[Case]:
 
 def _beyond_grid(contract: Contract, level: str, seed: int) -> Iterator[Case]:
     """Cases with more rows than the y and z axes of a grid hold: the first family in one dtype each (quick), or two
-    families in all dtypes, three at a single size, the last with the other values of the parameters in turn."""
+    families in all dtypes, the second with the other values of the parameters in turn; at a single size the first so
+    too."""
     first, *others = contract.values
     for turn, size in enumerate(contract.beyond_grid):
         if level == "quick":
             yield plain_case(contract, contract.dtypes[turn % len(contract.dtypes)], first, seed, size)
             continue
         for number, dtype in enumerate(contract.dtypes, 1):
-            families = (first, *others[: 2 if len(contract.beyond_grid) == 1 else 1])
-            plain = [plain_case(contract, dtype, family, seed, size) for family in families]
+            plain = [plain_case(contract, dtype, family, seed, size) for family in (first, *others[:1])]
             params = tuple((name, options[number % len(options)]) for name, options in contract.params.items())
-            turned = replace(plain[-1], params=params)
-            yield from filter(contract.valid, [*plain[:-1], turned if contract.valid(turned) else plain[-1]])
+            turned = [one for one in (replace(case, params=params) for case in plain) if contract.valid(one)]
+            last = turned[-1] if turned and turned[-1].values == plain[-1].values else plain[-1]
+            more = turned[:1] if len(contract.beyond_grid) == 1 else []
+            yield from filter(contract.valid, dict.fromkeys([plain[0], last, *more]))
 
 
 def _regular(contract: Contract, level: str, seed: int) -> list[Case]:
