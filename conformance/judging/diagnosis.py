@@ -266,12 +266,10 @@ def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, c
     """Whether rows that are wrong have the same relation to the answer with plain values too, where operands do not
     repeat theirs along an axis, as far as that is tried."""
     for plain in reading.plainly(contract, case):
-        got, right = (call(plain) or {}).get(output), contract.expected(contract.build(plain))[output]
-        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+        given = reading.given_on(contract, plain, output, call)
+        if given is None or not bool(given.bad.any()):
             continue
-        bad = compare.compare(got, right, plain.torch_dtype).bad
-        if bad is None or not bool(bad.any()):
-            continue
+        got, right, bad = given
         axes = axis_names(contract.output_axes(output, plain), got.ndim)
         if _NUMBER.sub("", related(got, right, plain, bad, axes, False) or "") != _NUMBER.sub("", relation):
             return False

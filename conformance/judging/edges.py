@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from touchstone.conformance.judging import left_out, reading
+from touchstone.conformance.judging import reading
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -35,11 +35,9 @@ def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end
 
         @cache
         def wrong(n: int, letter: str = letter) -> bool | None:
-            return (
-                _is_wrong(contract, _resized(contract, plain, {letter: n}), output, call)
-                if time.monotonic() < end
-                else None
-            )
+            if time.monotonic() > end:
+                return None
+            return _is_wrong(contract, _resized(contract, plain, {letter: n}), output, call)
 
         if (edge := _edge(size, wrong)) is None:
             continue
@@ -86,7 +84,7 @@ def _is_wrong(contract: Contract, case: Case | None, output: str, call: reading.
     if case is None:
         return None
     try:
-        wrong = left_out.wrong(contract, case, output, call)
+        given = reading.given_on(contract, case, output, call)
     except Exception:  # sizes that do not go together
         return None
-    return None if wrong is None else bool(wrong.any())
+    return None if given is None else bool(given.bad.any())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from touchstone.conformance.judging import left_out, reading
+from touchstone.conformance.judging import reading
 from touchstone.conformance.spec.contract import Case, Contract
 
 CASES = 6  # others that are looked at
@@ -58,9 +58,9 @@ def _looked_at(
         return
     fit = [one for one in reading.of_little_work(contract, case, least=0)[::-1] if one.sizes != case.sizes]
     for other in [reading.again(case), *fit[:CASES]]:
-        wrong = left_out.wrong(contract, other, output, call)
-        if wrong is not None:
-            yield other, wrong
+        given = reading.given_on(contract, other, output, call)
+        if given is not None:
+            yield other, given.bad
 
 
 def _numbers(contract: Contract, case: Case, output: str, wrong: torch.Tensor) -> Mapping[str, Places]:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 
 from touchstone.conformance.judging import reading
-from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -65,10 +64,10 @@ def _borne_out(
     or several."""
     left, told = list(rules), False
     for case in cases:
-        bad = wrong(contract, case, output, call)
-        if bad is not None:
-            left = [rule for rule in left if _leaves_out(rule, bad)]
-            told = told or bool(bad.any())
+        given = reading.given_on(contract, case, output, call)
+        if given is not None:
+            left = [rule for rule in left if _leaves_out(rule, given.bad)]
+            told = told or bool(given.bad.any())
     if not told or len({rule.text for rule in left}) != 1:
         return None
     return left[0].text + (f" ({left[0].tiles})" if left[0].tiles and len(left) == 1 else "")
@@ -175,12 +174,3 @@ def _of_more(contract: Contract, case: Case, letter: str) -> list[Case]:
         except Exception:  # sizes that do not go together
             continue
     return found
-
-
-def wrong(contract: Contract, case: Case, output: str, call: reading.Call) -> torch.Tensor | None:
-    """Where an output is wrong on another case; None where there is nothing to compare."""
-    got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
-    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
-        return None
-    bad = compare.compare(got, right, case.torch_dtype).bad
-    return torch.zeros(got.shape, dtype=torch.bool) if bad is None else bad.cpu()

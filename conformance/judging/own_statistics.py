@@ -1,11 +1,11 @@
 """Whether the parts of an output are wrong as with another mean or variance than their own, and by how much: two
 numbers of each, of which one alone may do; or as with a variance in which padding counts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
+from touchstone.conformance.judging import reading
 from touchstone.conformance.spec.contract import Case, Contract
 
 LEAST = 8  # elements of a part that tell two numbers
@@ -78,9 +78,7 @@ def _cancelled(x: torch.Tensor, times: torch.Tensor, eps: float) -> str | None:
     )
 
 
-def padding(
-    contract: Contract, cases: Sequence[Case], output: str, call: Callable[[Case], Mapping[str, Any] | None]
-) -> str | None:
+def padding(contract: Contract, cases: Sequence[Case], output: str, call: reading.Call) -> str | None:
     """To which length each part of an output is padded, by elements that count in its variance as 0 less the mean, in
     words; None: to none, or cases of several sizes do not tell. `cases` are such, plain ones."""
     own = contract.own_statistics
@@ -88,10 +86,11 @@ def padding(
         return None
     left, told = {"the next power of two": _power} | {f"a multiple of {t}": _multiple(t) for t in TILES}, set[int]()
     for case in cases:
-        got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
-        if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+        given = reading.given_on(contract, case, output, call)
+        if given is None:
             continue
-        found = _variances(contract, case, got.detach().cpu().double(), right.answer.cpu().expand(got.shape))
+        got, right, _ = given
+        found = _variances(contract, case, got.double(), right.answer.cpu().expand(got.shape))
         if found is None:
             continue
         theirs, variance, squares, count = found

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,6 +51,23 @@ def nothing(case: Case) -> None:
 def again(case: Case) -> Case:
     """The same case with other values."""
     return replace(case, seed=case.seed + 1)
+
+
+class Given(NamedTuple):
+    """An output of a kernel on a case, on the CPU, what is right, and where it is wrong."""
+
+    got: torch.Tensor
+    right: Expected
+    bad: torch.Tensor
+
+
+def given_on(contract: Contract, case: Case, output: str, call: Call) -> Given | None:
+    """What the kernel gives on a case; None where there is nothing to compare."""
+    got, right = (call(case) or {}).get(output), contract.expected(contract.build(case))[output]
+    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
+        return None
+    bad = compare.compare(got, right, case.torch_dtype).bad
+    return Given(got.cpu(), right, torch.zeros(got.shape, dtype=torch.bool) if bad is None else bad.cpu())
 
 
 def plainly(contract: Contract, case: Case) -> list[Case]:
@@ -189,8 +206,8 @@ def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call:
     """The bound of an operand beyond which all is wrong and nothing else, with these values and with others: where it
     is clamped, or what overflows."""
     found = _bounds(contract, case, bad)
-    other = _again_wrong(contract, case, output, call) if found else None
-    again_found = _bounds(contract, again(case), other[1]) if other is not None and bool(other[1].any()) else found
+    other = given_on(contract, again(case), output, call) if found else None
+    again_found = _bounds(contract, again(case), other.bad) if other is not None and bool(other.bad.any()) else found
     return next((text for operand, text in found.items() if operand in again_found), None)
 
 
@@ -706,14 +723,11 @@ def _holds(
 
 def _refuted(contract: Contract, case: Case, output: str, change: Change, values: Mapping[str, Any] | None) -> bool:
     """Whether the kernel is wrong on another case too, and not as a change has it."""
-    got, right = (values or {}).get(output), contract.expected(contract.build(case))[output]
-    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
-        return False
-    bad = compare.compare(got, right, case.torch_dtype).bad
-    if bad is None:
+    given = given_on(contract, case, output, lambda same: values)
+    if given is None or not bool(given.bad.any()):
         return False
     theirs = _answer(contract, case, output, change)
-    return theirs is None or _explained(theirs, got.cpu(), bad.cpu(), case) is None
+    return theirs is None or _explained(theirs, given.got, given.bad, case) is None
 
 
 def told_apart(
@@ -763,10 +777,12 @@ def _other_slices(
             read = _slices_read(contract, case, output, got, bad, until, name, letter)
             if read is None:
                 continue
-            other = _again_wrong(contract, case, output, call)
+            other = given_on(contract, again(case), output, call)
             until = max(until, time.monotonic() + OF_SLICES)
-            if other is not None and _slices_read(contract, again(case), output, *other, until, name, letter) != read:
-                continue
+            if other is not None:
+                read_again = _slices_read(contract, again(case), output, other.got, other.bad, until, name, letter)
+                if read_again != read:
+                    continue
             shown = [f"{place} that of {there}" for place, there in read.items()]
             of_these = f"{', '.join(shown[:SHOWN])}{', ...' if len(shown) > SHOWN else ''}"
             return f"{letter} read {name} of others: {of_these}"
@@ -779,16 +795,6 @@ def _from_power_of_two(bad: torch.Tensor, axis: int) -> bool:
     wrong = bad.movedim(axis, 0).reshape(bad.shape[axis], -1).any(1)
     first = int(wrong.int().argmax())
     return first > 1 and first & (first - 1) == 0 and bool(wrong[first:].all())
-
-
-def _again_wrong(contract: Contract, case: Case, output: str, call: Call) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """What the kernel gives for other values, and where that is wrong; None where it cannot be compared."""
-    got = (call(again(case)) or {}).get(output)
-    right = contract.expected(contract.build(again(case)))[output]
-    if not isinstance(got, torch.Tensor) or right is None or got.shape != right.answer.shape:
-        return None
-    bad = compare.compare(got, right, case.torch_dtype).bad
-    return got.cpu(), torch.zeros(got.shape, dtype=torch.bool) if bad is None else bad.cpu()
 
 
 def _slices_read(

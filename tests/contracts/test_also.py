@@ -1410,3 +1410,25 @@ def test_layouts_parameters_and_a_family_of_its_own():
 
 def ones(draw):
     return {"x": torch.ones(draw.shape("x"), dtype=torch.float64)}
+
+
+def test_options_that_are_wrong_together_from_the_second_tile_on():
+    """The keys of a causal mask that lie beyond a tile are dropped out otherwise."""
+    fn = known_good("masked_attention")
+
+    def wrong(*args, **kwargs):
+        given = by_name(fn, args, kwargs)
+        both = given["causal"] and given["p"] > 0 and given["k"].shape[2] > 64
+        return called(fn, args, kwargs, {"offset": given["offset"] + 1 if both else given["offset"]})
+
+    contract = registry.contract("masked_attention")
+    over = [case for case in plan(contract, "quick").also if case.size == contract.over_tiles]
+    assert FAILED in [judged_on("masked_attention", case, wrong) for case in over]
+    assert {judged_on("masked_attention", case, fn) for case in over} == {PASSED}
+
+
+@pytest.mark.parametrize("op", ["attention_decode", "attention_decode_int4", "attention_paged"])
+def test_some_size_of_many_keys_has_several_groups_of_heads(op):
+    sizes = registry.contract(op).sizes
+    keys = [size.get("Sk", size.get("n", 0) * size.get("page", 0)) for size in sizes]
+    assert any(n > 512 and size["Hq"] > size["Hkv"] > 1 for n, size in zip(keys, sizes, strict=True))

@@ -106,6 +106,30 @@ def test_two_views_of_one_memory(op, size):
     assert (law.check(once, given, right(**given), case) is None) == (op == "matmul")  # a + a, not a + its transpose
 
 
+@pytest.mark.parametrize("op", ["glu", "glu_backward"])
+def test_halves_of_one_tensor(op):
+    made = registry.contract(op)
+    case = plain_case(made, "float32", next(iter(made.values)))
+    given = made.build(case).arguments
+    (law,) = [each for each in made.properties if each.name == "halves of one tensor"]
+
+    def right(gate, up, dy=None, **params):
+        s = torch.sigmoid(gate)
+        return (gate * s * up,) if dy is None else (dy * up * s * (1 + gate * (1 - s)), dy * gate * s)
+
+    def told(change):
+        def wrong(gate, up, *rest, **params):
+            joined = gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr()
+            return right(*(change(gate, up) if joined else (gate, up)), *rest, **params)
+
+        return law.check(wrong, given, right(**given), case)
+
+    assert told(lambda gate, up: (gate, up)) is None
+    in_order = told(lambda gate, up: (gate, up) if gate.data_ptr() < up.data_ptr() else (up, gate))
+    assert in_order == "up and gate as the halves of one tensor give another answer than in two"
+    assert "gate and up as the halves" in told(lambda gate, up: (gate * torch.nan, up))
+
+
 def test_what_is_not_the_transpose_is_named():
     made = contract()
     inputs = made.build(plain_case(made, "float32", "normal"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import integers, left_out, reading
+from touchstone.conformance.judging import integers, reading
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference.attention_decode import torch_attention_decode
 from touchstone.reference.attention_varlen import torch_attention_varlen
@@ -21,7 +21,7 @@ def said(op, fn, output, *, again=True, params=(), **size):
     def call(one):
         return contract.by_name(contract.call(fn, contract.build(one).arguments))
 
-    bad = left_out.wrong(contract, case, output, call)
+    bad = reading.given_on(contract, case, output, call).bad
     assert bool(bad.any())
     return integers.told(contract, case, output, bad, call if again else reading.nothing)
 

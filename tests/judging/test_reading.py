@@ -1508,11 +1508,11 @@ def test_where_a_kernel_is_wrong_with_other_values():
     other = contract.expected(contract.build(reading.again(case)))["y"].answer.float()
 
     def wrong(given):
-        return reading._again_wrong(contract, case, "y", lambda asked: given if asked == reading.again(case) else None)
+        return reading.given_on(contract, reading.again(case), "y", lambda asked: given)
 
-    got, bad = wrong({"y": other})
+    got, _, bad = wrong({"y": other})
     assert torch.equal(got, other) and bad.shape == (3, 5) and not bad.any()
-    got, bad = wrong({"y": torch.cat([other[:2], 2 * other[2:]])})
+    _, _, bad = wrong({"y": torch.cat([other[:2], 2 * other[2:]])})
     assert bad.tolist() == [[False] * 5] * 2 + [[True] * 5]
     for nothing in (None, {}, {"y": None}, {"y": other[:2]}):
         assert wrong(nothing) is None

@@ -131,6 +131,15 @@ def test_a_level_above_quick_asks_for_two_kills():
         assert results.passed([results.OpResult("softmax", level, 0, [judged])]) is passed
 
 
+def test_few_kills_are_narrow_unless_more_were_not_looked_for():
+    def narrow(kills, backend):
+        one = results.MutantResult("softmax", "one", "mask", "", backend, trials=500, killed=list("abcdefgh")[:kills])
+        return results.OpResult("softmax", "default", 0, judged=[one]).narrow == [one]
+
+    assert narrow(2, None) and narrow(4, None) and not narrow(5, None) and not narrow(0, None)
+    assert narrow(3, "cupy") and not narrow(4, "cupy")  # left after the fourth
+
+
 def test_a_fault_that_crashes_is_killed(monkeypatch):
     def crash(x):
         import ctypes
