@@ -177,10 +177,8 @@ def _wrapped(address: int, regions: list[Argument]) -> str:
     for region in regions:
         offset, rest = divmod(address - region.start, max(1, region.item))
         if not rest and -(2**31) <= offset < 0 <= offset + 2**32 < region.bytes // max(1, region.item):
-            return (
-                f"; offset {offset + 2**32} of {region.name} is {offset} in an int of 32 bits, which overflows: it has "
-                "to be computed in 64"
-            )
+            said = f"offset {offset + 2**32} of {region.name} is {offset} {errors.OVERFLOWS}"
+            return f"; {said}: it has to be computed in 64"
     return ""
 
 

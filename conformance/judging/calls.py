@@ -22,26 +22,16 @@ from touchstone.conformance.judging.call import (
     trouble_on,
 )
 from touchstone.conformance.judging.causes import is_right
-from touchstone.conformance.judging.executor import (
-    CANNOT,
-    DECLINES,
-    RAISES,
-    Manner,
-    Observed,
-    Raised,
-    error_text,
-    instruments_of,
-)
+from touchstone.conformance.judging.executor import RAISES, Manner, Observed, instruments_of
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement
 from touchstone.conformance.judging.trials import ManyCalls, Trial
 from touchstone.conformance.spec import compare, layouts
-from touchstone.conformance.spec.checks import Check, Requirement
-from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid, Property
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Case, Contract, Inputs, Invalid
 from touchstone.conformance.spec.outputs import extent, meet, overlap
 
 FURTHER = 3.0  # seconds for calls after the first with wrong values
 LONGEST = 10.0  # seconds that a case with many rows may take on a CPU
-ANEW = 5.0  # seconds for the calls of a property of which each imports the kernel's file
 HELD = 6  # latest outputs that are looked at again after each of many calls; all are at the end
 
 
@@ -389,70 +379,6 @@ def int64_index_output(j: Judgement) -> None:
         if not verdict.ok:
             message = f"{name}, rows {wanted} of {size}: {verdict.message}"
             j.find(Check.VALUES, message, error=verdict.fraction, about=name)
-
-
-class _Stopped(Exception):
-    """A further call of a property did not return."""
-
-    def __init__(self, raised: Raised):
-        self.raised = raised
-
-
-def check_property(j: Judgement, prop: Property, inputs: Inputs, values: tuple[Any, ...]) -> None:
-    """A property calls the kernel again, with inputs of its own."""
-
-    def call(**arguments: Any) -> tuple[Any, ...]:
-        requirements.note_call(j, arguments)
-        seen = j.call(arguments)
-        if seen.raised is not None:
-            raise _Stopped(seen.raised)
-        if isinstance(seen.values, str):
-            raise ValueError(seen.values)
-        return tuple(seen.values.values())
-
-    try:
-        broken = prop.check(call, inputs.arguments, values, j.case)
-    except _Stopped as stopped:
-        raised = stopped.raised
-        if raised.kind == DECLINES:
-            j.decline(raised.said or raised.types[0])
-            return
-        if raised.kind == CANNOT:
-            j.not_run(raised.said or raised.types[0])
-            return
-        broken = f"a further call raised {raised.text}"
-    except Exception as error:
-        if j.debug:
-            raise
-        broken = f"a further call raised {error_text(error)}"
-    if broken and _holds_anew(j, prop, inputs):
-        kept = "the kernel's file is imported anew for each call: something is kept from one call to the next"
-        j.find(
-            Check.PROPERTY.of(prop.name), f"{broken}; but it holds where {kept}", requirement=Requirement.DETERMINISM
-        )
-    elif broken:
-        j.find(Check.PROPERTY.of(prop.name), broken)
-
-
-def _holds_anew(j: Judgement, prop: Property, inputs: Inputs) -> bool:
-    """Whether a property that is broken holds where no call knows of an earlier one."""
-    if j.subject.own or j.subject.untrusted or not j.subject.diagnosed:
-        return False
-    end = time.monotonic() + ANEW
-
-    def call(**arguments: Any) -> tuple[Any, ...]:
-        if time.monotonic() > end:
-            raise TimeoutError
-        j.subject.compared["imports"] += 1
-        seen = j.again(debug=False).call(arguments, Manner(anew=j.subject.compared["imports"]))
-        if not seen.returned or not isinstance(seen.values, dict):
-            raise ValueError
-        return tuple(seen.values.values())
-
-    try:
-        return not prop.check(call, inputs.arguments, call(**inputs.arguments), j.case)
-    except Exception:  # there is no file, or no time, or it fails otherwise: nothing is said
-        return False
 
 
 def invalid_call(j: Judgement, invalid: Invalid) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call, calls, causes, requirements, undefined
+from touchstone.conformance.judging import call, calls, causes, properties, requirements, undefined
 from touchstone.conformance.judging.executor import Executor, lost_context
 from touchstone.conformance.judging.judgement import DECLINED, Judgement, Outcome
 from touchstone.conformance.judging.trials import (
@@ -70,7 +70,7 @@ def _run(j: Judgement, trial: Trial) -> None:
         case PropertyTrial():
             first = _first_call(j)
             if first is not None and j.passes:
-                calls.check_property(j, trial.prop, first.inputs, tuple(first.values.values()))
+                properties.check_property(j, trial.prop, first.inputs, tuple(first.values.values()))
         case OnStream():
             if _first_call(j, late=True) is not None:
                 j.reached("current stream")

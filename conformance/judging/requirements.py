@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from touchstone.backends.emulator.errors import OVERFLOWS
 from touchstone.conformance.judging import special
 from touchstone.conformance.judging.call import trouble_on
 from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement, Outcome
@@ -141,6 +142,8 @@ def _requirement(
         return Requirement.DETERMINISM
     if check.startswith(Check.PROPERTY) and j.further and j.further[-1]:
         return Requirement.SPECIAL
+    if OVERFLOWS in finding.message:
+        return Requirement.OFFSETS  # whatever else is wrong with the same call
     if isinstance(j.trial, ManyCalls | Int64Index) or finding.severity == "note":
         return about[0]
     if isinstance(j.trial, OnStream | AsGraph) and _right(j, j.case):

@@ -59,6 +59,15 @@ def of_arguments(arguments: Mapping[str, Any]) -> set[str]:
     return {name for name, every in zip(tensors, finite, strict=True) if not bool(every)}
 
 
+def with_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, in the same strides, with a number in place of all NaN and infinities; itself where it has none."""
+    strange = ~torch.isfinite(tensor)
+    if not bool(strange.any()):
+        return tensor
+    other = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return other.copy_(tensor.masked_fill(strange, NUMBER))
+
+
 def take_away(inputs: Inputs) -> bool:
     """Put a number in place of all NaN and infinities of operands that are contiguous; whether there were any."""
     found = False

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from touchstone import backends
-from touchstone.conformance.discovery import importing, registry
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import call, calls, judge
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, PLAIN, RAISES, InProcess, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
-from touchstone.conformance.judging.trials import CaseTrial, Int64Index, InvalidCall, ManyCalls, PropertyTrial
+from touchstone.conformance.judging.trials import CaseTrial, Int64Index, InvalidCall, ManyCalls
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case, variants
-from touchstone.conformance.spec.checks import Check, Requirement
-from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output, Property
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Contract, Invalid, Operand, Output
 from touchstone.conformance.spec.contract import Int64Index as Beyond
 from touchstone.reference.rms_norm_backward import torch_rms_norm_backward
 
@@ -395,96 +395,6 @@ def test_a_capture_that_is_declined(kind, status):
     calls.as_graph(j)
     assert (j.outcome.status, j.outcome.reason) == (status, "not today") and not j.outcome.findings
     assert "graph capture" not in j.outcome.instruments
-
-
-def property_of(check):
-    return PropertyTrial(case_of(rows=3, cols=7), Property("mine", check))
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "said"),
-    [
-        ([], PASSED, None),
-        ([raised(RAISES)], FAILED, "a further call raised SomeError: no"),
-        ([raised(DECLINES, "not today")], DECLINED, None),
-        ([raised(CANNOT, "not here")], NOT_RUN, None),
-        ([raised(DECLINES, "")], DECLINED, None),
-        (
-            [Observed(values="returned 2 values; expected 1")],
-            FAILED,
-            "a further call raised ValueError: returned 2 values",
-        ),
-    ],
-)
-def test_a_property_calls_again(script, status, said):
-    given = []
-
-    def check(further, arguments, outputs, case):
-        given.append((sorted(arguments), case))
-        (y,) = further(**arguments)
-        return None if torch.equal(y, outputs[0]) else "it differs"
-
-    trial = property_of(check)
-    j = judgement(*script, trial=trial)
-    inputs = j.contract.build(trial.case)
-    calls.check_property(j, trial.prop, inputs, (softmax(inputs.arguments["x"]),))
-    assert j.outcome.status == status and given == [(["x"], trial.case)]
-    assert [f.check for f in j.outcome.findings] == ([] if said is None else [Check.PROPERTY.of("mine")])
-    assert said is None or messages(j)[0].startswith(said)
-    reason = (
-        {DECLINED: (script or [None])[0].raised.said or "SomeError", NOT_RUN: "not here"}
-        if script and said is None
-        else {}
-    )
-    assert j.outcome.reason == reason.get(status)
-
-
-def test_what_a_property_finds_broken():
-    trial = property_of(lambda *given: "it differs")
-    j = judgement(trial=trial)
-    calls.check_property(j, trial.prop, j.contract.build(trial.case), ())
-    assert messages(j, Check.PROPERTY.of("mine")) == ["it differs"]
-    fails = property_of(lambda *given: 1 / 0)
-    j = judgement(trial=fails)
-    calls.check_property(j, fails.prop, j.contract.build(fails.case), ())
-    assert messages(j)[0].startswith("a further call raised ZeroDivisionError: division by zero")
-    j = judgement(trial=fails)
-    j.debug = True
-    with pytest.raises(ZeroDivisionError):
-        calls.check_property(j, fails.prop, j.contract.build(fails.case), ())
-
-
-KEPT = """
-import torch
-kept = {}
-def softmax(x):
-    return torch.softmax(x, -1) * kept.setdefault(0, x[0, 0].item()) / x[0, 0].item()
-"""
-
-
-def halves(call, arguments, outputs, case):
-    (half,) = call(x=arguments["x"] + 1)
-    return None if torch.allclose(half, outputs[0]) else "it differs"
-
-
-@pytest.mark.parametrize("text", [KEPT, KEPT.replace("kept.setdefault(0, x[0, 0].item())", "2 * x[0, 0].item() ** 2")])
-def test_a_property_that_holds_where_no_call_knows_of_an_earlier_one(tmp_path, text):
-    (tmp_path / "mine.py").write_text(text)
-    trial = property_of(halves)
-    subject = Subject("softmax", importing.load(tmp_path / "mine.py", "softmax"), "mine", "user@cpu", "cpu")
-    j = Judgement(subject, trial)
-    inputs = j.contract.build(trial.case)
-    calls.check_property(j, trial.prop, inputs, (subject.fn(inputs.arguments["x"]),))
-    (found,) = j.outcome.findings
-    if text is KEPT:
-        assert found.message.startswith(
-            "it differs; but it holds where the kernel's file is imported anew for each call"
-        )
-        assert found.requirement is Requirement.DETERMINISM
-    else:
-        assert found.message == "it differs" and found.requirement is None
-    for about in (dict(untrusted=True), dict(own=True), dict(diagnosed=False)):
-        assert not calls._holds_anew(Judgement(replace(subject, **about), trial), trial.prop, inputs)
 
 
 def test_an_invalid_call_is_spoilt_and_refused():

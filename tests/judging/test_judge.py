@@ -635,7 +635,9 @@ class Followed:
         self.first = None if first == "nothing" else judge._Call("inputs", "before", {"y": 1, "lse": 2}, ["emulator"])
         named = "takes_long call_again call_under_instruments check_property as_graph many_calls invalid_call"
         for name in f"{named} int64_index_output".split():
-            monkeypatch.setattr(judge.calls, name, partial(self._note, name))
+            monkeypatch.setattr(
+                judge.properties if name == "check_property" else judge.calls, name, partial(self._note, name)
+            )
         monkeypatch.setattr(judge.undefined, "call_otherwise", partial(self._note, "call_otherwise"))
         monkeypatch.setattr(judge, "_first_call", lambda j, late=False: self._note("late" if late else "first", j))
         monkeypatch.setattr(type(self.j.contract), "is_beyond_grid", lambda contract, case: beyond_grid)

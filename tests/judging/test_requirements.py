@@ -8,6 +8,7 @@ import torch
 
 from touchstone import check
 from touchstone.backends import NotRun
+from touchstone.backends.emulator.errors import OVERFLOWS
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge, requirements, special
@@ -42,6 +43,12 @@ def judged(fn, trial=None, **about) -> Outcome:
 
 def softmax(x):
     return torch.softmax(x.float(), -1).to(x.dtype).contiguous()
+
+
+def overflows_far_out(x):
+    if x.stride(0) > 2**20:
+        raise RuntimeError(f"offset 3000000000 of x is -1294967296 {OVERFLOWS}")
+    return 2 * softmax(x)
 
 
 def ignores_strides(x):
@@ -96,6 +103,7 @@ def test_other_trials():
         (ignores_strides, dict(layout="far0"), "offsets"),
         (lambda x: 2 * softmax(x), dict(layout="transposed"), "values"),
         (lambda x: 2 * softmax(x), dict(layout="far0"), "values"),
+        (overflows_far_out, dict(layout="far0"), "offsets"),
         (swallows_nan, dict(values="one_nan"), "special"),
         (swallows_nan, dict(values="one_nan", layout="step"), "special"),
         (lambda x: 2 * softmax(x), dict(values="one_nan", layout="step"), "values"),
