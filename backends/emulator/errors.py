@@ -1,7 +1,5 @@
 """What the emulator holds against a kernel."""
 
-OVERFLOWS = "in an int of 32 bits, which overflows"  # of an access out of bounds: why its offset is what it is
-
 
 class KernelError(RuntimeError):
     """A kernel did what a GPU does not define; the message names kernel, line, block and thread."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from touchstone.backends import overflow
 from touchstone.backends.emulator import binary, compiler, errors
 from touchstone.backends.emulator.arguments import Argument
 from touchstone.backends.emulator.library import Loaded, Place, Report
@@ -177,7 +178,7 @@ def _wrapped(address: int, regions: list[Argument]) -> str:
     for region in regions:
         offset, rest = divmod(address - region.start, max(1, region.item))
         if not rest and -(2**31) <= offset < 0 <= offset + 2**32 < region.bytes // max(1, region.item):
-            said = f"offset {offset + 2**32} of {region.name} is {offset} {errors.OVERFLOWS}"
+            said = f"offset {offset + 2**32} of {region.name} is {offset} {overflow.OF_ACCESS}"
             return f"; {said}: it has to be computed in 64"
     return ""
 

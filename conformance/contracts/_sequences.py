@@ -61,6 +61,8 @@ ALSO = {
     "whole_tiles": Also(dict(N=2, Tq=512, Tk=512, Sq=512, Sk=512, Hq=1, Hkv=1, D=16), params={"causal": True}),
     # 1, none, 1, 1 and none: with max_q 1 a kernel may take a row for a sequence
     "one_query_each": Also(dict(N=6, Tq=4, Tk=36, Sq=1, Sk=12, Hq=4, Hkv=2, D=16)),
+    # as many rows as keys, and longest sequences alike, but none of q is as long as the same one of k but the first
+    "as_many_rows_as_keys": Also(dict(N=4, Tq=20, Tk=20, Sq=9, Sk=9, Hq=2, Hkv=1, D=16)),
     # of 66,030 keys the last sequence has those from 66,000 on
     "keys_beyond_16_bits": Also(dict(N=4, Tq=4, Tk=66030, Sq=2, Sk=44000, Hq=2, Hkv=1, D=8)),
     "keys_of_whole_tiles": Also(

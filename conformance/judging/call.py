@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.judging import causes, diagnosis, edges, honesty, influence, reading
+from touchstone.conformance.judging import causes, diagnosis, edges, honesty, indices, influence, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -320,8 +320,8 @@ def _explain(
 
 
 def _depends(j: Judgement, case: Case, output: str) -> str | None:
-    """What an output depends on and must not, or does not and has to, as further calls on small cases tell; for a few
-    seconds of a kernel."""
+    """What an output depends on and must not, or does not and has to, as further calls on small cases tell, and whether
+    it is right where indices are in order; for a few seconds of a kernel."""
     known, start = j.subject.compared, time.monotonic()
     seconds = min(influence.SECONDS, influence.OF_A_KERNEL - known["influence, ms"] / 1000)
     if seconds <= 0:
@@ -329,8 +329,9 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
     text = influence.of_output(
         j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs), seconds
     )
+    ordered = indices.in_order(j.contract, case, output, j.executor.device, lambda inputs: causes.on_inputs(j, inputs))
     known["influence, ms"] += round(1000 * (time.monotonic() - start))
-    return text
+    return "; ".join(filter(None, [ordered, text])) or None
 
 
 def _edge(j: Judgement, case: Case, output: str) -> str | None:

@@ -20,7 +20,7 @@ import torch
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.faults import Planted
-from touchstone.conformance.judging import altered, heatmap, integers, left_out, own_statistics, reading
+from touchstone.conformance.judging import altered, edges, heatmap, integers, left_out, own_statistics, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
@@ -33,6 +33,7 @@ SECONDS = 2.0  # for each search for a hint
 WORK_LIMIT = 2e8  # work of a case above which the mutants are not run
 CANCELLING = 4.0  # terms so many times the size of their sum cancel
 CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
+LEAST_HALVED = 4  # a size that is halved
 ANOTHER_SIZE = 4e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
 NAMED, FOUND = 3, 8  # most mutants that a diagnosis names, and that are told apart before
@@ -407,7 +408,40 @@ def held_again(
     for other in dict.fromkeys(every):
         if (values := call(other)) is not None:
             _held(contract, other, found, values, only_wrong=other != reading.again(case))
+    _drop_bounded(contract, case, found, call)
     return found
+
+
+def _drop_bounded(contract: Contract, case: Case, found: dict[str, list[Planted]], call: reading.Call) -> None:
+    """Drop the mutants of each output, `found`, that are wrong beyond some size alone, if the kernel is right in a
+    larger size, or wrong otherwise: what is lost beyond 1024 of 1025 elements can be what does not fill a tile."""
+    letters = [letter for letter, size in case.size.items() if isinstance(size, int) and size >= LEAST_HALVED]
+    for mutant, letter in itertools.product({id(m): m for ms in found.values() for m in ms}.values(), letters):
+        names = [name for name, mutants in found.items() if mutant in mutants]
+        half, full, *longer = (edges.resized(contract, case, {letter: n}) for n in _around(case.size[letter]))
+        if not names or half is None or full is None or contract.work(full) > ANOTHER_SIZE:
+            continue
+        at_half, at_full = (contract.expected(contract.build(one)) for one in (half, full))
+        bounded = [
+            name
+            for name in names
+            if not _is_wrong(contract, mutant, half, {name: at_half[name]})
+            and _is_wrong(contract, mutant, full, {name: at_full[name]})
+        ]
+        for other in longer if bounded else ():
+            if other is None or contract.work(other) > ANOTHER_SIZE or (values := call(other)) is None:
+                continue
+            expected, theirs = contract.expected(contract.build(other)), _given_by(mutant, contract, other) or {}
+            for name in bounded:
+                right = not _is_wrong_in(contract, other, name, values.get(name), expected[name])
+                if right and _is_wrong_in(contract, other, name, theirs.get(name), expected[name]):
+                    found[name] = [one for one in found[name] if one is not mutant]
+            _held(contract, other, {name: found[name] for name in bounded}, values, only_wrong=True)
+
+
+def _around(size: int) -> tuple[int, ...]:
+    """Half of a size, itself, the power of two that comes next, and twice it."""
+    return tuple(dict.fromkeys((size // 2, size, 1 << size.bit_length(), 2 * size)))
 
 
 def told_by_families(

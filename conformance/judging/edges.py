@@ -22,7 +22,7 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     """The edges of a plain case of these sizes and parameters, in words; None: it is right there, or nowhere else."""
     if call is reading.nothing or contract.work(case) > WORK_LIMIT:
         return None
-    end, plain = time.monotonic() + seconds, _resized(contract, case, {})
+    end, plain = time.monotonic() + seconds, resized(contract, case, {})
     if plain is None or not _is_wrong(contract, plain, output, call):
         return None
     return ", ".join(itertools.islice(_edges(contract, plain, output, call, end), NAMED)) or None
@@ -37,7 +37,7 @@ def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end
         def wrong(n: int, letter: str = letter) -> bool | None:
             if time.monotonic() > end:
                 return None
-            return _is_wrong(contract, _resized(contract, plain, {letter: n}), output, call)
+            return _is_wrong(contract, resized(contract, plain, {letter: n}), output, call)
 
         if (edge := _edge(size, wrong)) is None:
             continue
@@ -68,7 +68,7 @@ def _doubled(size: int) -> Iterator[int]:
     return itertools.takewhile(lambda n: n < size, (LEAST - 1 << k for k in itertools.count(1)))
 
 
-def _resized(contract: Contract, case: Case, other: Mapping[str, int]) -> Case | None:
+def resized(contract: Contract, case: Case, other: Mapping[str, int]) -> Case | None:
     """A plain case with the parameters of one, and its sizes but for others; None: they do not go together."""
     first = next(iter(contract.values))
     one = plain_case(contract, case.dtype, first, case.seed, {**case.size, **other})

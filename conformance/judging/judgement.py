@@ -127,7 +127,7 @@ class Judgement:
         # calls before this one, in words, and their cases: what a kernel may have kept of
         self.earlier: list[tuple[str, Case]] = list(subject.recent)
         self.special: dict[Case, Special] = {}  # where cases that were drawn hold NaN and infinities
-        self.further: list[bool] = []  # of each call of a property, whether it has some where its case has none
+        self.further: list[Requirement | None] = []  # what each call of a property shows beyond its case
         self.on_host: list[str] = []  # outputs of the last call that would lie on the CPU beside a GPU
 
     @property

@@ -63,7 +63,7 @@ def check_property(j: Judgement, prop: Property, inputs: Inputs, values: tuple[A
         kept = "the kernel's file is imported anew for each call: something is kept from one call to the next"
         j.find(check, f"{broken}; but it holds where {kept}", requirement=Requirement.DETERMINISM)
     else:
-        j.find(check, broken, requirement=Requirement.VALUES if _broken_by_numbers(j, prop, inputs, values) else None)
+        j.find(check, broken, requirement=Requirement.VALUES if _broken_plainly(j, prop, inputs, values) else None)
 
 
 def _outputs(j: Judgement, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -76,12 +76,12 @@ def _outputs(j: Judgement, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(seen.values.values())
 
 
-def _of_right_answers(j: Judgement, prop: Property, inputs: Inputs, numbers: bool = False) -> str | None:
-    """What a property says of the right answers, in the dtypes of the outputs; `numbers` as in `_with_numbers`."""
+def _of_right_answers(j: Judgement, prop: Property, inputs: Inputs, further: Requirement | None = None) -> str | None:
+    """What a property says of the right answers, in the dtypes of the outputs; with `further` as in `_plain`."""
 
     def call(**arguments: Any) -> tuple[Any, ...]:
-        if numbers:
-            arguments = _with_numbers(arguments)
+        if further is not None:
+            arguments = _plain(arguments, further)
         operands = {name: arguments[name] for name in j.contract.operands}
         exact = {n: t.double().cpu() if isinstance(t, torch.Tensor) else None for n, t in operands.items()}
         given = {name: value for name, value in arguments.items() if name not in operands}
@@ -107,28 +107,30 @@ def _rounded(j: Judgement, name: str, expected: Expected | None) -> torch.Tensor
     return expected.answer.to(j.executor.device, j.contract.output_dtype(name, j.case))
 
 
-def _broken_by_numbers(j: Judgement, prop: Property, inputs: Inputs, values: tuple[Any, ...]) -> bool:
-    """Whether a property of which calls have NaN or infinities is broken with numbers in their place too, with which
-    the right answers have it."""
-    if not (j.further and j.further[-1]) or not j.subject.diagnosed:
+def _broken_plainly(j: Judgement, prop: Property, inputs: Inputs, values: tuple[Any, ...]) -> bool:
+    """Whether a property of which calls have NaN or infinities, or operands in strides, is broken without them too,
+    where the right answers have it."""
+    further = j.further[-1] if j.further else None
+    if further is None or not j.subject.diagnosed:
         return False
 
     def call(**arguments: Any) -> tuple[Any, ...]:
-        return _outputs(j, _with_numbers(arguments))
+        return _outputs(j, _plain(arguments, further))
 
     try:
-        if _of_right_answers(j, prop, inputs, numbers=True):
+        if _of_right_answers(j, prop, inputs, further):
             return False
         return bool(prop.check(call, inputs.arguments, values, j.case))
     except Exception:  # the property is about NaN, or the kernel raises: nothing is said
         return False
 
 
-def _with_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with a number in place of all NaN and infinities."""
-    return {
-        name: special.with_numbers(one) if isinstance(one, torch.Tensor) else one for name, one in arguments.items()
-    }
+def _plain(arguments: Mapping[str, Any], further: Requirement) -> dict[str, Any]:
+    """The arguments of a call without what they show beyond a case: a number in place of all NaN and infinities, or
+    every operand contiguous."""
+    tensors = {name: one for name, one in arguments.items() if isinstance(one, torch.Tensor)}
+    change = special.with_numbers if further is Requirement.SPECIAL else torch.Tensor.contiguous
+    return {**arguments, **{name: change(tensor) for name, tensor in tensors.items()}}
 
 
 def _holds_anew(j: Judgement, prop: Property, inputs: Inputs) -> bool:

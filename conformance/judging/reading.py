@@ -36,6 +36,7 @@ LITTLE = 1e6  # work of a case of another size, on which several changes are tol
 MUCH, LEAST_WORK = 3e5, 1e4  # work of a case before which one of little is explained, and the least of that
 NAMED, FOUND = 3, 8  # most changes that are named, and that are told apart before
 OTHER_SIZES = 3  # in which they are
+LIKE_SIZES = 4  # times the largest size, up to which an integer can stand for one
 OTHER_OPTIONS = 2  # parameters of which another option is tried
 SHOWN = 3  # heads that are named
 POINTS, MANY = 3, 8  # numbers at which all is wrong, at most, and others, at least
@@ -80,19 +81,22 @@ def plainly(contract: Contract, case: Case) -> list[Case]:
 
 
 def refuting(contract: Contract, case: Case) -> list[Case]:
-    """Plain cases, and those with another option of a parameter that is 0 or 1 here, where many changes are one: a
-    product with 0 tells nothing of a mask, and a dropout of nothing keeps what any other keeps."""
+    """Plain cases; those with another option of a parameter that is 0 or 1 here, where many changes are one: a product
+    with 0 tells nothing of a mask, and a dropout of nothing keeps what any other keeps; and those without a switch that
+    is on here: what is wrong without it too is not wrong for it."""
     plain = plainly(contract, case)
     if not plain:
         return []
     degenerate = [name for name, value in case.params if type(value) in (int, float) and value in (0, 1)]
-    found = []
+    found: list[Case] = []
     for name in sorted(degenerate, key=lambda name: type(case.param[name]) is int):
         options = [o for o in contract.params.get(name, ()) if type(o) in (int, float) and o not in (0, 1)]
         options += [o for o in contract.params.get(name, ()) if o is None]
         others = (replace(plain[-1], params=_with(case, name, option)) for option in options)
-        found += [next((one for one in others if contract.valid(one)), None)]
-    return [*plain, *[one for one in found if one is not None][:OTHER_OPTIONS]]
+        found += itertools.islice((one for one in others if contract.valid(one)), 1)
+    switches = [name for name, value in case.params if value is True and False in contract.params.get(name, ())]
+    off = [replace(plain[-1], params=_with(case, name, False)) for name in switches]
+    return [*plain, *found[:OTHER_OPTIONS], *[one for one in off if contract.valid(one)][:OTHER_OPTIONS]]
 
 
 def _with(case: Case, name: str, option: Any) -> tuple[tuple[str, Any], ...]:
@@ -292,6 +296,12 @@ def _changes(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[
         for by in (1, -1) if type(given) is int else ():
             if given + by not in options:
                 yield f"{name} were {given + by}, not {given}", _other_parameter(name, given + by)
+        sizes = {letter: size for letter, size in case.size.items() if isinstance(size, int)}
+        for letter, size in (
+            sizes.items() if type(given) is int and 1 < given <= LIKE_SIZES * max(sizes.values()) else ()
+        ):
+            if size not in (*options, given - 1, given, given + 1):
+                yield f"{name} were {size} ({letter}), not {given}", _as_a_size(name, letter)
     for name, operand in contract.operands.items():
         value = exact[name]
         if value is None or not contract.operand_dtype(name, case).is_floating_point:
@@ -385,11 +395,16 @@ def _all_rolled(along: Mapping[str, int], by: int) -> Change:
 
 
 def _other_order(contract: Contract, case: Case, exact: Operands) -> Iterator[tuple[str, Change]]:
-    """Two operands in each other's place, and an operand in whose memory two axes are taken the other way round."""
+    """Two operands in each other's place, one in that of another, and an operand in whose memory two axes are taken the
+    other way round."""
     given = {name: value for name, value in exact.items() if value is not None}
     for one, other in itertools.combinations(given, 2):
         if given[one].shape == given[other].shape and contract.operand_dtype(one, case).is_floating_point:
             yield f"{one} and {other} were each other", _exchanged(one, other)
+    for one, other in itertools.permutations(given, 2):
+        dtypes = {contract.operand_dtype(name, case) for name in (one, other)}
+        if given[one].shape == given[other].shape and len(dtypes) == 1 and not torch.equal(given[one], given[other]):
+            yield f"{one} were {other}", _in_place_of(one, other)
     for name, value in given.items():
         letters = contract.operand_axes(name, case).split()
         for axis in range(value.ndim - 1) if value.ndim == len(letters) and "..." not in letters else ():
@@ -524,6 +539,10 @@ def _indexed_by(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda value: value[torch.arange(size) % len(value), None]
 
 
+def _in_place_of(one: str, other: str) -> Change:
+    return lambda exact, case: ({**exact, one: exact[other]}, case.param)
+
+
 def _exchanged(one: str, other: str) -> Change:
     return lambda exact, case: ({**exact, one: exact[other], other: exact[one]}, case.param)
 
@@ -561,6 +580,10 @@ def _padded(contract: Contract, letter: str, size: int, padded: int) -> Change:
 
 def _other_parameter(name: str, option: Any) -> Change:
     return lambda exact, case: (exact, {**case.param, name: option})
+
+
+def _as_a_size(name: str, letter: str) -> Change:
+    return lambda exact, case: (exact, {**case.param, name: case.size[letter]})
 
 
 def _other_operand(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Change:

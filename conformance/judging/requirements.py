@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from touchstone.backends.emulator.errors import OVERFLOWS
+import torch
+
+from touchstone.backends import overflow
 from touchstone.conformance.judging import special
 from touchstone.conformance.judging.call import trouble_on
 from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement, Outcome
@@ -24,6 +26,7 @@ from touchstone.conformance.judging.trials import (
     Trial,
 )
 from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
@@ -50,8 +53,14 @@ def note_inputs(j: Judgement, inputs: Inputs) -> None:
 
 
 def note_call(j: Judgement, arguments: Mapping[str, Any]) -> None:
-    """Keep whether a call of a property has NaN or infinities in operands in which the trial's case has none."""
-    j.further.append(bool(special.of_arguments(arguments) - _special(j, j.case).operands))
+    """Keep what a call of a property shows beyond the trial's case: NaN or infinities in operands that have none there,
+    or an operand in strides that is contiguous there."""
+    if special.of_arguments(arguments) - _special(j, j.case).operands:
+        j.further.append(Requirement.SPECIAL)
+    elif j.case.contiguous and any(isinstance(a, torch.Tensor) and not a.is_contiguous() for a in arguments.values()):
+        j.further.append(Requirement.LAYOUTS)
+    else:
+        j.further.append(None)
 
 
 def _special(j: Judgement, case: Case) -> Special:
@@ -120,7 +129,7 @@ def settle(j: Judgement, alone: bool = True) -> None:
 def _asked(j: Judgement) -> list[Requirement]:
     """What a trial was about, and so were the further calls of a property."""
     about = asked(j.contract, j.trial, j.special.get(j.case))
-    return list(dict.fromkeys([*about, Requirement.SPECIAL])) if any(j.further) else about
+    return list(dict.fromkeys([*about, *(each for each in j.further if each is not None)]))
 
 
 def _shown_last(j: Judgement, case: Case) -> Requirement:
@@ -140,15 +149,20 @@ def _requirement(
         return Requirement.CONTRACT
     if check.startswith(Check.UNDER) or (check == Check.REPEAT and finding.error is None):
         return Requirement.DETERMINISM
-    if check.startswith(Check.PROPERTY) and j.further and j.further[-1]:
-        return Requirement.SPECIAL
-    if OVERFLOWS in finding.message:
+    if check.startswith(Check.PROPERTY):  # the case's own values were right
+        return next((each for each in j.further[-1:] if each is not None), about[0])
+    if overflow.OF_ACCESS in finding.message or (about == [Requirement.OFFSETS] and _raised_by_overflow(j, finding)):
         return Requirement.OFFSETS  # whatever else is wrong with the same call
     if isinstance(j.trial, ManyCalls | Int64Index) or finding.severity == "note":
         return about[0]
     if isinstance(j.trial, OnStream | AsGraph) and _right(j, j.case):
         return Requirement.CONTRACT
     return blame(j.case)
+
+
+def _raised_by_overflow(j: Judgement, finding: Finding) -> bool:
+    """Whether a call raised in which integers of 32 bits overflow, as far as the backend sees that."""
+    return finding.check == Check.RAISED and any(overflow.WRAPS in what for what in j.undefined.values())
 
 
 def of_call(j: Judgement, findings: Sequence[Finding], case: Case, first: Case) -> None:
@@ -219,12 +233,23 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
         case, about = plain, of_case(j.contract, plain, holds)
     given = replace(case, layouts=tuple((name, PLAIN[0] if kind == "none" else kind) for name, kind in case.layouts))
     given = replace(given, drawn_as=case.drawn_as or case.id)
-    if given.layouts != case.layouts and _right(j, given) and not _declines(j, given):
+    right = given.layouts != case.layouts and _right(j, given) and not _declines(j, given)
+    if right and not _takes_none(j, case):
         return Requirement.CONTRACT  # None is not taken for an operand that may be None
     if Requirement.SPECIAL not in about:
         return about[0]
     finite = replace(case, values=next(iter(j.contract.values))) if holds.drawn else case
     return Requirement.SPECIAL if _right(j, finite, numbers=True) else Requirement.VALUES
+
+
+def _takes_none(j: Judgement, case: Case) -> bool:
+    """Whether a plain call, with each parameter at its first value, is right where the operands that are None here are
+    None."""
+    contract = j.contract
+    first = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed)
+    none = {name for name, layout in case.layouts if layout == "none"}
+    plain = replace(first, layouts=tuple((n, "none" if n in none else PLAIN[0]) for n, _ in first.layouts))
+    return contract.valid(plain) and _right(j, plain) and not _declines(j, plain)
 
 
 def _right(j: Judgement, case: Case, numbers: bool = False) -> bool:

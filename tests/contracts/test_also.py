@@ -999,6 +999,16 @@ def padded_to_tiles(fn):
     return wrong
 
 
+def self_attention_where_the_rows_are_as_many(fn):
+    def wrong(*operands, max_q, max_k, **params):
+        *tensors, cu_q, cu_k = operands
+        if max_q == max_k and len(tensors[0]) == len(tensors[1]):
+            cu_k = cu_q
+        return fn(*tensors, cu_q, cu_k, max_q=max_q, max_k=max_k, **params)
+
+    return wrong
+
+
 WRONG = [
     ("attention_varlen", "keys_of_whole_tiles", overflowing_below_0),
     ("attention", "keys_of_whole_tiles", mutant("attention", "maximum_of_products")),
@@ -1069,6 +1079,7 @@ WRONG = [
     *((op, "keys_beyond_16_bits", changed(lengths=lambda n: n % 2**16)) for op in CACHED),
     *((op, "keys_beyond_16_bits", changed(cu_k=lambda t: t % 2**16)) for op in PACKED),
     *((op, "one_query_each", a_row_for_each_sequence) for op in PACKED),
+    *((op, "as_many_rows_as_keys", self_attention_where_the_rows_are_as_many) for op in PACKED),
     ("matmul", "one_term", lambda fn: lambda a, b: fn(a, b) / (2 if a.shape[1] == 1 else 1)),
     ("elementwise", "overflowing_product", lambda fn: lambda *a, **k: fn(*a, **k).clamp(-65504, 65504)),
     ("reduce_rows", "one_column_in_steps", flat),

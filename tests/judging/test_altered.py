@@ -374,7 +374,7 @@ def test_rows_whose_first_tile_is_hidden(tile, text):
     def fn(q, k, v, *mods, causal=False, window=None, scale=None, p=0.0, **_):
         if p:
             raise RuntimeError
-        right, lse = torch_masked_attention(q, k, v, *mods, causal=True, window=window, scale=scale)
+        right, lse = torch_masked_attention(q, k, v, *mods, causal=causal, window=window, scale=scale)
         hidden = (torch.arange(q.shape[2]) + k.shape[2] - q.shape[2] - window + 1 >= tile)[:, None]
         return right.masked_fill(hidden, torch.nan), lse.masked_fill(hidden[:, 0], torch.nan)
 
@@ -619,7 +619,8 @@ def test_a_term_that_is_missing():
 def visible(diagonal):
     def fn(q, k, v, *, causal=False, scale=None):
         s = q @ k.mT * q.shape[-1] ** -0.5
-        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(diagonal), -torch.inf)
+        seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril(diagonal) | (not causal)
+        s = s.masked_fill(~seen, -torch.inf)
         return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
 
     return fn
@@ -630,7 +631,7 @@ def test_a_loop_over_keys_that_ends_with_the_tile_of_queries(tile, text):
     def fn(q, k, v, *, causal=False, scale=None):
         s = q @ k.mT * q.shape[-1] ** -0.5
         (rows, cols), seen = s.shape[-2:], torch.ones(s.shape[-2:], dtype=torch.bool).tril(s.shape[-1] - s.shape[-2])
-        seen &= torch.arange(cols) < (torch.arange(rows) // tile + 1)[:, None] * tile
+        seen = (seen & (torch.arange(cols) < (torch.arange(rows) // tile + 1)[:, None] * tile)) | (not causal)
         s = s.masked_fill(~seen, -torch.inf)
         return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
 
@@ -656,7 +657,7 @@ def test_a_loop_over_keys_that_ends_by_the_longest_sequences(seq_q, more, text):
             s = torch.einsum("ihd,jhd->hij", q[rows], of_k) * q.shape[-1] ** -0.5
             seen = torch.ones(s.shape[1:], dtype=torch.bool).tril(s.shape[2] - s.shape[1])
             end = (torch.arange(s.shape[1]) // 16 + 1)[:, None] * 16 + max_k - max_q - more
-            seen &= torch.arange(s.shape[2]) < -(-end // 16) * 16
+            seen = (seen & (torch.arange(s.shape[2]) < -(-end // 16) * 16)) | (not causal)
             s = s.masked_fill(~seen, -torch.inf)
             o[rows] = torch.einsum("hij,jhd->ihd", torch.softmax(s, -1).nan_to_num(0.0), of_v)
             lse[:, rows] = torch.logsumexp(s, -1)

@@ -521,7 +521,8 @@ def test_what_leaves_another_output_unexplained_is_named_last(monkeypatch):
 
     def call(case):
         q, k, v = (contract.build(case).exact[name] for name in "qkv")
-        s = torch.ones(q.shape[2], k.shape[2]).tril().log() + q @ k.mT * q.shape[-1] ** -0.5
+        s = q @ k.mT * q.shape[-1] ** -0.5
+        s = s + torch.ones(q.shape[2], k.shape[2]).tril().log() if case.param["causal"] else s
         return {"o": (s.softmax(-1) @ v).float(), "lse": s.logsumexp(-1).float()}
 
     def told():
@@ -1232,6 +1233,29 @@ def test_sizes_on_which_a_mutant_is_compared_once_more():
 
 def mutant_of(name, by, **options):
     return planted(name, lambda x: softmax(x) * by, **options)
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (lambda k: k // 4 * 4, False),  # what four parts leave over
+        (lambda k: 1024, True),
+    ],
+)
+def test_a_mutant_beyond_a_size_is_named_only_where_larger_sizes_are_wrong_so_too(lost, named):
+    """Of 1025 the last is lost in both ways; of 2048 none where four parts leave over what is left."""
+    contract = registry.contract("matmul")
+    case = plain_case(contract, "float32", "normal", size=dict(M=7, K=1025, N=5))
+    mutant = next(m for m in registry.planted("matmul") if m.name == "first_1024_only")
+
+    def call(other):
+        exact = contract.build(other).exact
+        k = lost(other.size["K"])
+        return {"c": (exact["a"][:, :k] @ exact["b"][:k]).float()}
+
+    found = {"c": [mutant]}
+    diagnosis._drop_bounded(contract, case, found, call)
+    assert found == {"c": [mutant] if named else []}
 
 
 def test_mutants_that_other_values_or_sizes_refute():

@@ -1,7 +1,9 @@
 """Judging by a property: what is broken, by whom, and which requirement it is held against."""
 
+import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from tests.judging.test_calls import case_of, judgement, messages, raised, softmax, subject
 from touchstone.conformance.discovery import importing
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import properties
+from touchstone.conformance.judging import judge, properties
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Observed
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
 from touchstone.conformance.judging.trials import PropertyTrial
@@ -131,3 +133,21 @@ def test_a_property_that_holds_where_no_call_knows_of_an_earlier_one(tmp_path, t
         assert found.message == "it differs" and found.requirement is None
     for about in (dict(untrusted=True), dict(own=True), dict(diagnosed=False)):
         assert not properties._holds_anew(Judgement(replace(subject, **about), trial), trial.prop, inputs)
+
+
+def the_same_in_memory(call, arguments, outputs, case):
+    (y,) = call(x=arguments["x"].t().contiguous().t())
+    return None if torch.equal(y, outputs[0]) else "another answer where x is transposed in memory"
+
+
+@pytest.mark.parametrize(
+    ("fn", "requirement"),
+    [
+        (lambda x: softmax(x.as_strided(x.shape, (x.shape[1], 1))), Requirement.LAYOUTS),
+        (partial(lambda calls, x: softmax(x) + next(calls), itertools.count()), Requirement.VALUES),
+    ],
+)
+def test_a_property_of_layouts_that_is_broken_by_contiguous_operands_too_is_held_against_the_values(fn, requirement):
+    outcome = judge.run(subject(fn), property_of(the_same_in_memory))
+    assert [finding.requirement for finding in outcome.findings] == [requirement]
+    assert outcome.requirements == ["values", "layouts"] and str(requirement) not in outcome.held

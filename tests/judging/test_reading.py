@@ -24,11 +24,13 @@ def called(contract, fn):
     return lambda case: contract.by_name(contract.call(fn, contract.build(case).arguments))
 
 
-def said(op, fn, output="y", *, call=True, seconds=20.0, dtype="float32", params=(), **size):
-    """What a kernel is said to read in its call on a plain case, where it may be called again or may not."""
+def said(op, fn, output="y", *, call=True, seconds=20.0, dtype="float32", params=(), none=(), **size):
+    """What a kernel is said to read in its call on a plain case, where it may be called again or may not; with
+    None for the operands `none`."""
     contract = registry.contract(op)
     case = plain_case(contract, dtype, next(iter(contract.values)), size=size)
     case = replace(case, params=tuple({**case.param, **dict(params)}.items()))
+    case = replace(case, layouts=tuple({**case.layout, **dict.fromkeys(none, "none")}.items()))
     got, right = called(contract, fn)(case)[output], contract.expected(contract.build(case))[output]
     bad = compare.compare(got, right, case.torch_dtype).bad
     assert bad is not None
@@ -76,6 +78,33 @@ def glu(act, other=F.silu):
     return lambda gate, up, *, activation="silu": torch.cat([act(gate[:2]) * up[:2], other(gate[2:]) * up[2:]])
 
 
+def test_a_size_in_the_place_of_a_parameter():
+    def fn(*operands, window=None, **params):
+        cut = window if window is None else min(window, operands[1].shape[2])
+        return masked_attention.torch_masked_attention(*operands, window=cut, **params)
+
+    size = dict(B=1, Hq=2, Hkv=1, Sq=300, Sk=150, D=16)
+    told = said("masked_attention", fn, "o", params=dict(window=200), none=("seg_q", "seg_k"), **size)
+    assert told == "as if window were 150 (Sk), not 200"
+
+
+def test_an_operand_in_the_place_of_another():
+    def fn(q, k, v, cu_q, cu_k, **params):
+        return attention_varlen.torch_attention_varlen(q, k, v, cu_q, cu_q, **params)
+
+    size = dict(N=4, Tq=20, Tk=20, Sq=9, Sk=9, Hq=2, Hkv=1, D=16)
+    assert said("attention_varlen", fn, "o", **size) == "as if cu_k were cu_q"
+
+
+def test_a_change_of_what_a_switch_does_is_refuted_where_it_is_wrong_without_it_too():
+    contract = registry.contract("attention")
+    case = plain_case(contract, "float32", "normal", size=dict(B=1, Hq=2, Hkv=1, Sq=7, Sk=40, D=16))
+    case = replace(case, params=tuple({**case.param, "causal": True}.items()))
+    *_, off = reading.refuting(contract, case)
+    assert off.param == {**case.param, "causal": False} and off.sizes == case.sizes
+    assert off not in reading.refuting(contract, replace(case, params=off.params))[2:]
+
+
 def test_a_parameter_that_is_not_looked_at():
     assert said("glu", glu(torch.sigmoid, torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
     assert said("glu", glu(torch.sigmoid), rows=5, cols=33) == "as if activation were sigmoid, not silu"
@@ -106,7 +135,7 @@ def test_operands_in_another_order():
 
     size = dict(rows=5, cols=33)
     assert said("glu", of(lambda gate, up: (up, gate)), **size) == "as if gate and up were each other"
-    assert said("glu", of(lambda gate, up: (gate, gate)), **size) is None
+    assert said("glu", of(lambda gate, up: (gate, gate)), **size) == "as if up were gate"
 
     def product(b_of):
         return lambda a, b: a @ b_of(b.contiguous())
@@ -1271,11 +1300,15 @@ def test_operands_of_other_order_and_by_other_indices():
     changes = dict(reading._other_order(contract, case, exact))
     assert changes.keys() == {
         "a and b were each other",
+        "a were b",
+        "b were a",
         "M and K of a were the other way round in memory",
         "K and N of b were the other way round in memory",
     }
     swapped, _ = changes["a and b were each other"](exact, case)
     assert torch.equal(swapped["a"], exact["b"]) and torch.equal(swapped["b"], exact["a"])
+    twice, _ = changes["a were b"](exact, case)
+    assert torch.equal(twice["a"], exact["b"]) and torch.equal(twice["b"], exact["b"])
     turned, _ = changes["M and K of a were the other way round in memory"](exact, case)
     assert torch.equal(turned["a"], exact["a"].t()) and torch.equal(turned["b"], exact["b"])
     contract, case = of_case("matmul", M=2, K=1, N=3)
@@ -1409,7 +1442,7 @@ def test_parameters_that_are_taken_for_others():
     sizes = [f"eps 1/sqrt({letter})" for letter in "NC"]
     eps = [f"eps {other}, not 1e-05" for other in (0.001, 0.1, 0.0)]
     eps += [f"eps {other}, not 1e-05" for other in ("1e-06", "1e-08", "1e-12", "1e-07", "0.0001")]
-    groups = [f"groups {other}, not 3" for other in (1, 2, 6, 32, 4)]
+    groups = [f"groups {other}, not 3" for other in (1, 2, 6, 32, 4, "12 (C)")]
     assert tried("group_norm", {"groups": 3}, **size) == [*groups, *eps, *sizes]
     assert tried("group_norm", {"groups": 6}, **size)[:6] == [f"groups {other}, not 6" for other in (3, 1, 2, 32, 7, 5)]
     assert tried("rope", {"interleaved": True}) == ["interleaved False, not True"]
@@ -1455,10 +1488,11 @@ def test_all_that_is_tried_of_a_call():
         *("groups were 2, not 1", "groups were 0, not 1"),
         *("total were 8, not 7", "total were 6, not 7"),
     ]
+    as_sizes = [f"total were {size}, not 7" for size in ("2 (rows)", "3 (cols)", "1 (rows)", "4 (cols)")]
     one = ["all n were their largest", "all n were the first of them"]
     counts = [*one, "n were 0, 1, 2, ...", "each of n were one more", "each of n were one less"]
     assert tried(x, w, n) == [
-        *parameters,
+        *(*parameters, *as_sizes[:2]),
         *("x were 0", "w were not given"),
         *("all n were 2 (rows)", "all n were 3 (cols)", *counts),
         *(*moved("rows", "x"), *moved("cols", "w"), *moved("rows", "n"), *moved("cols", "x")),
@@ -1469,7 +1503,7 @@ def test_all_that_is_tried_of_a_call():
         *(*padded("rows", 8, 16, 32, 64, 128), *padded("cols", 4, 8, 16, 32, 64, 128)),
     ]
     assert tried(torch.zeros(1, 4), None, torch.tensor([4])) == [
-        *parameters,
+        *(*parameters, *as_sizes[2:]),
         *("all n were 1 (rows)", *counts[2:]),  # of one all are the largest
         *moved("cols", "x"),
         "scale were 1/sqrt(cols)",

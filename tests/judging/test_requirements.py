@@ -2,13 +2,13 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from touchstone import check
-from touchstone.backends import NotRun
-from touchstone.backends.emulator.errors import OVERFLOWS
+from touchstone.backends import NotRun, overflow
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge, requirements, special
@@ -47,7 +47,7 @@ def softmax(x):
 
 def overflows_far_out(x):
     if x.stride(0) > 2**20:
-        raise RuntimeError(f"offset 3000000000 of x is -1294967296 {OVERFLOWS}")
+        raise RuntimeError(f"offset 3000000000 of x is -1294967296 {overflow.OF_ACCESS}")
     return 2 * softmax(x)
 
 
@@ -594,6 +594,7 @@ ALONE = {
     **dict.fromkeys((Check.DTYPE, Check.DEVICE, Check.STRIDES, Check.ALIAS, Check.INPUTS), Requirement.CONTRACT),
     **dict.fromkeys((Check.STATE, Check.LIBRARY, Check.INVALID, Check.HELD, Check.GRAPH), Requirement.CONTRACT),
     **dict.fromkeys((Check.REPEAT, Check.UNDER), Requirement.DETERMINISM),
+    Check.PROPERTY: Requirement.SPECIAL,  # what the trial is about first: its own call was right
 }
 
 
@@ -618,6 +619,38 @@ def test_what_each_check_is_held_against(monkeypatch, check):
     for right, said in ((True, Requirement.CONTRACT), (False, Requirement.EMPTY)):
         monkeypatch.setattr(requirements, "_right", lambda j, case, right=right: right)
         assert of(OnStream(first)) == of(AsGraph(first)) == (ALONE[check] if decided else said)
+
+
+def test_what_raises_in_a_far_layout_where_integers_overflow_is_held_against_offsets():
+    j = Judgement(subject(softmax), CaseTrial(case(layout="far0")))
+    j.undefined = {"mine.py:3": f"int32 mul {overflow.WRAPS}: the exact 1 becomes 2"}
+    j.find(Check.RAISED, "OutOfBounds: outside")
+    blame = lambda case: Requirement.VALUES  # noqa: E731
+    of = partial(requirements._requirement, j, j.outcome.findings[0])
+    assert of([Requirement.OFFSETS], blame) is Requirement.OFFSETS
+    assert of([Requirement.LAYOUTS], blame) is Requirement.VALUES
+    j.undefined = {"mine.py:3": "a masked load without other"}
+    assert of([Requirement.OFFSETS], blame) is Requirement.VALUES
+
+
+def wrong_without_bias(x, weight=None, bias=None, eps=1e-5):
+    y = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight.float(), None, eps)
+    return (y + 1 if bias is None else y + bias.float()).to(x.dtype)
+
+
+def wrong_without_bias_at_another_eps(x, weight=None, bias=None, eps=1e-5):
+    return wrong_without_bias(x, weight, bias, eps) - (bias is None and eps == 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fn", "requirement"), [(wrong_without_bias, "contract"), (wrong_without_bias_at_another_eps, "values")]
+)
+def test_none_that_is_taken_in_a_plain_call_is_not_the_contracts(fn, requirement):
+    """Where an operand that is None makes no difference in a plain call, something else of the case is to blame."""
+    bare = (("x", "contiguous"), ("weight", "contiguous"), ("bias", "none"))
+    made = replace(case(), op="layer_norm", layouts=bare, params=(("eps", 0.1),))
+    outcome = judge.run(subject(fn, "layer_norm"), CaseTrial(made))
+    assert set(blamed(outcome)) == {requirement}
 
 
 @pytest.mark.parametrize(("status", "held"), [(DECLINED, []), (NOT_RUN, []), (PASSED, ["values", "contract"])])

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from touchstone import backends
+from touchstone.backends import overflow
 from touchstone.backends.triton.runtime.interpreter.registry import FOREIGN, IntegerOverflowError, active, repair
 
 MASKED_INTEGER = 12345  # of 16 bits and more: conspicuous, and small enough not to overflow in address arithmetic
@@ -74,7 +75,7 @@ def overflows(operation: str, exact: int, wrapped: int) -> None:
     """The `exact` result of an integer `operation` ("int32 mul") is outside its type, in which it is `wrapped`. Raises
     IntegerOverflowError, or lets it wrap."""
     turned = f"the exact {exact} becomes {wrapped}"
-    what = f"{operation} overflows, and wraps on a GPU: {turned}; compute addresses in int64"
+    what = f"{operation} {overflow.WRAPS}: {turned}; compute addresses in int64"
     if not _blocks or _blocks[-1].shows(operation, what):
         raise IntegerOverflowError(what)
 
