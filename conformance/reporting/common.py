@@ -4,42 +4,55 @@ which it is wrong, a dtype, a layout, a parameter, a family of values."""
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
+from touchstone.conformance.reporting import traits
 from touchstone.conformance.reporting.groups import MUTANT, grouped, names_a_cause
+from touchstone.conformance.reporting.traits import FAILING, Trait
 from touchstone.conformance.spec.checks import Check, Requirement
-from touchstone.conformance.spec.contract import Case, From
+from touchstone.conformance.spec.contract import Case
 
-FAILING, PASSING = 2, 4  # fewest cases of which something is said
-FAR = 4  # times all sizes that pass: one case tells
+PASSING = 4  # fewest cases that pass of which something is said
 CHANCE = 0.05  # that cases have one of some relations of sizes in common without a reason, at most
 CHANCE_OF_ANY = 0.015  # the same of any of the other things looked at
 SHARE, SHARE_OF_SIZES = 0.5, 0.15  # of the cases that pass, which may have it too; and a bound of sizes
 NAMED = 3  # most things that are named
-MULTIPLES = (8, 16, 32, 64, 128)
-TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 EQUALS, OR = re.compile(r"^(?P<begin>equals the reference, but )(?P<mutants>.*)$", re.MULTILINE), "; or "
 KEPT = re.compile(
     r"is kept (?:from one call to the next|by the address|from the first call)|the answer of an earlier call"
 )
-HALF = "a dtype of 16 bits"
-USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
+SURE = re.compile(r"overflows, and wraps on a GPU|in an int of 32 bits, which overflows")  # a cause that was seen
+ENDINGS = ("given", "not given", "not contiguous")  # of words of which one or another may do
+SEVERAL = (2, 3)  # so many
+ORDERS = 4  # that are looked at of two sizes of a like kind: the one the greater or not, and the other
 
 
 @dataclass(frozen=True)
-class Trait:
-    """Something that a case can have: in words, and as many of the passing cases as have it too."""
+class Shared:
+    """What failing cases have, in words, and the passing cases that have it too and that have not."""
 
     text: str
-    passing: int
-    far: bool = False  # a size far beyond all of those that pass, of which one case tells
-    relation: bool = False  # of two sizes
-    among: int = 0  # of sizes alone, and of so many like it
-    sizes: int | None = None  # of which a bound is true
+    within: Sequence[Case]
+    without: Sequence[Case]
+    of: str  # the size that it is about, if any
+
+    def needed(self, wrong: Sequence[Case], found: Sequence[Trait], among: int) -> list[Trait]:
+        """The traits that some passing cases have without it, so many that this, too, is no chance: one of `among` such
+        things would do where few have."""
+        return [trait for trait in found if among <= CHANCE * self._choices(wrong, trait)]
+
+    def _choices(self, wrong: Sequence[Case], trait: Trait) -> int:
+        """How many choices of so many failing cases there are, of all that have a trait: with a size, of sizes."""
+        having = [case for case in self.without if trait.has(case)]
+        if self.of:
+            measures = {traits.measure_of(case, self.of) for case in wrong}
+            return math.comb(len(measures | {traits.measure_of(case, self.of) for case in having}), len(measures))
+        return math.comb(len(wrong) + len(having), len(wrong))
 
 
 def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
@@ -53,10 +66,35 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
     _drop_refuted(failures)
     for group in grouped(failures):
+        if any(SURE.search(f"{finding.message} {finding.diagnosis}") for finding in group.findings):
+            continue
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
         named = MUTANT.search(group.example.diagnosis or "") is not None
-        if text := in_common(wrong, right, relations=not named):
+        if text := in_common(wrong, right, relations=not named, far=_far(group.findings, wrong)):
             group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
+
+
+def _far(findings: Sequence[Finding], wrong: Sequence[Case]) -> Collection[str]:
+    """The sizes of which a value far beyond all that pass tells of these findings. Cases of one size have others that
+    are far beyond as well, and wrong values may come of any of them: those tell of which the findings say that it is
+    wrong from a place on, and the largest of a case that is there for its many rows."""
+    names = list(traits.numbers_of(wrong[0]))
+    if any(finding.check != Check.VALUES for finding in findings) or len({case.sizes for case in wrong}) > 1:
+        return names
+    sizes = traits.sizes_of(wrong[0])
+    beyond_grid = registry.contract(wrong[0].op).is_beyond_grid(wrong[0])
+    return [
+        name
+        for name in names
+        if (beyond_grid and sizes.get(name) == max(sizes.values()))
+        or all(_is_wrong_from(finding, name) for finding in findings)
+    ]
+
+
+def _is_wrong_from(finding: Finding, axis: str) -> bool:
+    """Whether the wrong place of a finding is what is beyond an index of that axis."""
+    place = rf"^{re.escape(finding.about or '')}: wrong: [^;\n]*\b{re.escape(axis)} from \d"
+    return re.search(place, finding.diagnosis or "", re.MULTILINE) is not None
 
 
 def _drop_refuted(failures: Sequence[Finding]) -> None:
@@ -89,62 +127,141 @@ def _of_these(mutants: set[str], line: re.Match[str]) -> str:
     return line["begin"] + OR.join(said)
 
 
-def in_common(wrong: Sequence[Case], right: Sequence[Case], relations: bool = True) -> str | None:
+def in_common(
+    wrong: Sequence[Case], right: Sequence[Case], relations: bool = True, far: Collection[str] | None = None
+) -> str | None:
     """What all of the cases `wrong` have and none of those `right`, else none of those that have one other thing in
     common with them, else what few of them have; None: nothing, or it could well be chance. `relations` of sizes are
-    often chance, and are left out where the cause is known."""
+    often chance, and are left out where the cause is known. A value far beyond all that pass tells by itself of the
+    sizes `far` alone; None: of any."""
     if all(case.filled for case in wrong):
         right = [case for case in right if case.filled]  # where nothing can be wrong
     if not wrong or len(right) < PASSING:
         return None
     every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
-    found = _telling(wrong, right, relations)
+    found = _telling(wrong, right, relations, far=far)
     if alone := _alone(found):
         return f"{every}, and none of {len(right)} that pass: {alone}"
     shared = _shared(wrong, right)
-    for word, within in shared:
-        if alone := _alone(_telling(wrong, within, relations, among=len(shared))):
-            return f"{every} have {word}, and none of {len(within)} with it that pass: {alone}"
-    few = [one for one in found if one.passing <= (SHARE if one.sizes is None else SHARE_OF_SIZES) * len(right)]
+    for one in shared:
+        if alone := _alone(one.needed(wrong, _telling(wrong, one.within, relations, len(shared)), len(shared))):
+            return f"{every} have {one.text}, and none of {len(one.within)} with it that pass: {alone}"
+    if either := _alone(_either(wrong, right)):
+        return f"{every}, and none of {len(right)} that pass: {either}"
+    for one in shared:
+        if either := _alone(one.needed(wrong, _either(wrong, one.within, len(shared)), len(shared))):
+            return f"{every} have {one.text}, and none of {len(one.within)} with it that pass: {either}"
+    few = [trait for trait in found if trait.passing <= _share(trait) * len(right)]
     if few:
         return f"{every}, but only {few[0].passing} of {len(right)} that pass: {few[0].text}"
     return None
 
 
 def _alone(found: Sequence[Trait]) -> str:
-    """The traits of no passing case, in words; empty: none."""
-    return ", ".join([trait.text for trait in found if not trait.passing][:NAMED])
+    """The traits of no passing case, in words; empty: none. Of two sizes of which the one is the greater, not by how
+    much."""
+    alone = [trait for trait in found if not trait.passing]
+    plainer = {
+        f"{one} - {other}" for trait in alone if trait.order for one, other in itertools.permutations(trait.order)
+    }
+    return ", ".join([trait.text for trait in alone if trait.of not in plainer][:NAMED])
 
 
-def _shared(wrong: Sequence[Case], right: Sequence[Case]) -> list[tuple[str, list[Case]]]:
-    """What all of several failing cases have, in words, and the passing cases that have it too, some but not all."""
+def _share(trait: Trait) -> float:
+    return SHARE if trait.sizes is None else SHARE_OF_SIZES
+
+
+def _shared(wrong: Sequence[Case], right: Sequence[Case]) -> list[Shared]:
+    """What all of several failing cases have and some of those that pass, but not all: what they have apart from sizes,
+    and that there is more than one of something. Of what the same cases have, one."""
     if len(wrong) < FAILING:
         return []
-    words = _common(wrong)
-    within = [(text, [case for case in right if text in _words(case)]) for text in words]
-    return [(text, cases) for text, cases in within if PASSING <= len(cases) < len(right)]
+    has = [("", text, partial(traits.says, text)) for text in traits.had_by_all(wrong)]
+    has += [(name, f"{name} from 2 on", partial(traits.has_several, name)) for name in traits.counts_of(wrong[0])]
+    found: dict[tuple[bool, ...], Shared] = {}
+    for of, text, is_so in has:
+        which = tuple(is_so(case) for case in right)
+        if PASSING <= sum(which) < len(right) and all(is_so(case) for case in wrong):
+            within, without = (
+                [case for case, so in zip(right, which, strict=True) if so is kind] for kind in (True, False)
+            )
+            found.setdefault(which, Shared(text, within, without, of))
+    return list(found.values())
 
 
-def _common(cases: Sequence[Case]) -> list[str]:
-    """What all cases have, in words."""
-    words = [text for text in _words(cases[0]) if all(text in _words(case) for case in cases[1:])]
-    return [text for text in words if text != HALF or f"dtype {cases[0].dtype}" not in words]
+def _either(wrong: Sequence[Case], right: Sequence[Case], among: int = 1) -> list[Trait]:
+    """Words of one sort of which all of the cases `wrong` have one or another, and none of those `right` any: two
+    words, or more where no two do. Nothing where it could be others as well, or chance."""
+    have, also = [set(traits.words_of(case)) for case in wrong], [set(traits.words_of(case)) for case in right]
+    sorts = _sorts([*wrong, *right])
+    combinations = sum(math.comb(len(texts), count) for texts in sorts.values() for count in SEVERAL)
+    choices = math.comb(len(wrong) + len(right), len(wrong)) / among
+    if len(wrong) < FAILING or combinations + traits.looked_at(wrong[0]) > CHANCE_OF_ANY * choices:
+        return []
+    for count in SEVERAL:
+        found = [
+            (ending, texts, len(every) - count + 1)
+            for ending, every in sorts.items()
+            for texts in itertools.combinations([text for text in every if not any(text in a for a in also)], count)
+            if all(words & set(texts) for words in have)
+        ]
+        if found:
+            ending, texts, others = found[0]
+            is_all = len(found) == 1 and all(_adds(text, texts, have, len(right), others) for text in texts)
+            return [_any_of(texts, ending)] if is_all else []
+    return []
 
 
-def _telling(wrong: Sequence[Case], right: Sequence[Case], relations: bool, among: int | None = None) -> list[Trait]:
+def _sorts(cases: Sequence[Case]) -> dict[str, list[str]]:
+    """The words that some of the cases have, and not all, by their ending."""
+    words = [set(traits.words_of(case)) for case in cases]
+    sorts = {ending: [f"{name} {ending}" for name, _ in cases[0].layouts] for ending in ENDINGS}
+    return {
+        ending: [text for text in texts if 0 < sum(text in some for some in words) < len(words)]
+        for ending, texts in sorts.items()
+    }
+
+
+def _adds(text: str, texts: Sequence[str], have: Sequence[set[str]], right: int, others: int) -> bool:
+    """Whether one of some words is there for failing cases that `have` none of the others, so many that it is no chance
+    that none of those that pass, `right`, has it, where it is one of so many `others`."""
+    needing = sum(not words & (set(texts) - {text}) for words in have)
+    return others <= CHANCE_OF_ANY * math.comb(needing + right, needing)
+
+
+def _any_of(texts: Sequence[str], ending: str) -> Trait:
+    *names, last = (text.removesuffix(f" {ending}") for text in texts)
+    return Trait(f"{', '.join(names)} or {last} {ending}", 0, partial(_has_any, frozenset(texts)))
+
+
+def _has_any(texts: Collection[str], case: Case) -> bool:
+    return any(text in texts for text in traits.words_of(case))
+
+
+def _telling(
+    wrong: Sequence[Case],
+    right: Sequence[Case],
+    relations: bool,
+    among: int | None = None,
+    far: Collection[str] | None = None,
+) -> list[Trait]:
     """What all of the cases `wrong` have and few of those `right`, by how many these are. Of one of `among` such
     comparisons, each with some of the passing cases, it could well be chance: there a size far beyond the others tells
-    nothing by itself, nor do cases of one size more than one."""
-    sizes, known = ({case.sizes for case in some} for some in (wrong, right))
+    nothing by itself, nor do cases of one size more than one. Elsewhere it is one of the sizes `far`; None: any."""
     choices = math.comb(len(wrong) + len(right), len(wrong)) / (among or 1)
-    of_sizes = math.comb(len(sizes | known), len(sizes)) / (among or 1)  # cases of one size are one
 
     def tells(trait: Trait) -> bool:
+        sizes, known = ({traits.measure_of(case, trait.of) for case in some} for some in (wrong, right))
+        of_sizes = math.comb(len(sizes | known), len(sizes)) / (among or 1)  # cases of one size are one
+        fewest = min(choices, of_sizes)
+        if trait.order:
+            orders = ORDERS * len(traits.pairs_alike(wrong[0]))
+            return len(wrong) >= FAILING and orders <= CHANCE * fewest
         if trait.relation:  # of sizes, which are rarely equal: how many other choices of so many cases there are
-            pairs = math.comb(len(_sizes(wrong[0])), 2)
-            return 3 * pairs <= CHANCE * choices  # equal, or either twice the other
+            pairs = math.comb(len(traits.sizes_of(wrong[0])), 2)
+            return 3 * pairs <= CHANCE * (choices if among is None else fewest)  # equal, or either twice the other
         if trait.far and among is None:
-            return True
+            return far is None or trait.of in far
         if trait.among and not trait.passing:
             return not sizes & known and trait.among <= CHANCE * of_sizes
         if trait.passing:  # one of many traits that are looked at is easily shared by so many
@@ -155,138 +272,8 @@ def _telling(wrong: Sequence[Case], right: Sequence[Case], relations: bool, amon
             if trait.among:  # of a bound at which kernels do not change
                 return trait.sizes is not None and not sizes & known and trait.among * chance <= CHANCE_OF_ANY
         else:
-            chance = 1 / (choices if among is None or trait.sizes is None else min(choices, of_sizes))
-        return len(wrong) >= FAILING and chance * _looked_at(wrong[0]) <= CHANCE_OF_ANY
+            chance = 1 / (choices if among is None or trait.sizes is None else fewest)
+        return len(wrong) >= FAILING and chance * traits.looked_at(wrong[0]) <= CHANCE_OF_ANY
 
-    found = [trait for trait in _traits(wrong, right) if (relations or not trait.relation) and tells(trait)]
+    found = [trait for trait in traits.traits_of(wrong, right) if (relations or not trait.relation) and tells(trait)]
     return sorted(found, key=lambda trait: (bool(trait.among and trait.passing), trait.passing))
-
-
-def _traits(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
-    also = [set(_words(case)) for case in right]
-    for text in _common(wrong):
-        yield Trait(text, sum(text in words for words in also))
-    yield from _relations(wrong, right)
-    sizes, known = [_numbers(case) for case in wrong], [_numbers(case) for case in right]
-    bounds = 2 * len(sizes[0])
-    for name in sizes[0]:
-        if not all(name in size for size in [*sizes, *known]):
-            continue
-        least, most = min(size[name] for size in sizes), max(size[name] for size in sizes)
-        beyond = [size[name] for size in known if size[name] >= least]
-        below = [size[name] for size in known if size[name] <= most]
-        largest, smallest = (f(size[name] for size in known) for f in (max, min))
-        every = list(zip([*wrong, *right], [*sizes, *known], strict=True))
-        if len(beyond) < len(known):
-            count = len({case.sizes for case, size in every if size[name] >= least})
-            up_to = "" if beyond else f" (right up to {largest})"
-            usual = least == 2 or any((largest if not beyond else least - 1) <= tile <= least for tile in USUAL)
-            usual = usual or (not beyond and (largest == 2 or largest <= 0 < least))
-            far = least >= FAR * largest > 0
-            text = f"{name} from {least} on{up_to}"
-            yield Trait(text, len(beyond), far, among=0 if usual else bounds, sizes=count)
-        if len(below) < len(known):
-            count = len({case.sizes for case, size in every if size[name] <= most})
-            from_on = "" if below else f" (right from {smallest} on)"
-            usual = (
-                most == 1
-                or (not below and most < 0 <= smallest)
-                or any(most <= tile <= (smallest if not below else most + 1) for tile in USUAL)
-            )
-            yield Trait(f"{name} up to {most}{from_on}", len(below), among=0 if usual else bounds, sizes=count)
-        odd = [d for d in MULTIPLES if all(size[name] % d for size in sizes)]
-        alone = [d for d in odd if not any(size[name] % d for size in known)]
-        if alone:
-            among = f" (or of {alone[-1]})" if len(alone) > 1 else ""
-            yield Trait(f"{name} no multiple of {alone[0]}{among}", 0, among=len(MULTIPLES) * len(sizes[0]))
-        yield from _of_tiles(name, [size[name] for size in sizes], [size[name] for size in known], len(sizes[0]))
-    yield from _quotients(sizes, known)
-
-
-def _of_tiles(name: str, wrong: Sequence[int], right: Sequence[int], count: int) -> Iterable[Trait]:
-    """What a size has to do with tiles, one of `count`: the powers of two, whole tiles, what is left beyond one."""
-    if all(n & (n - 1) for n in wrong) and not any(n & (n - 1) for n in right):
-        yield Trait(f"{name} no power of two", 0, among=count)
-    whole = [tile for tile in MULTIPLES if not any(n % tile for n in wrong) and all(n % tile for n in right)]
-    if whole and min(wrong) > 0:
-        yield Trait(f"{name} a multiple of {whole[-1]}", 0, among=len(MULTIPLES) * count)
-    beyond = [
-        tile
-        for tile in TILES
-        if all(n > tile and n % tile for n in wrong)
-        and not any(n > tile and n % tile for n in right)
-        and any(n > tile for n in right)
-        and any(n % tile for n in right)  # else it is one of both
-    ]
-    if beyond:
-        among = f" (or {beyond[-1]})" if len(beyond) > 1 else ""
-        yield Trait(f"{name} beyond {beyond[0]}{among} and no multiple of it", 0, among=len(TILES) * count)
-
-
-def _quotients(wrong: Sequence[dict[str, int]], right: Sequence[dict[str, int]]) -> Iterable[Trait]:
-    """Two sizes of which the one goes into the other, in all cases, an odd number of times in those of the one kind."""
-    every = [*wrong, *right]
-    names = [name for name in wrong[0] if all(size.get(name, 0) > 0 for size in every)]
-    for one, other in itertools.permutations(names, 2):
-        if any(size[one] % size[other] for size in every):
-            continue
-        odd, even = ([size[one] // size[other] % 2 for size in some] for some in (wrong, right))
-        if all(odd) and not any(even):
-            yield Trait(f"{one}/{other} odd", 0, among=len(names) * (len(names) - 1))
-
-
-def _relations(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
-    """Two sizes that are equal in all cases of the one kind, in two sizes at least, and in none of the other; or of
-    which one is twice the other so."""
-    sizes, known = [_sizes(case) for case in wrong], [_sizes(case) for case in right]
-    pairs = [(one, other, 1) for one, other in itertools.combinations(sizes[0], 2)]
-    for one, other, times in [*pairs, *((one, other, 2) for one, other in itertools.permutations(sizes[0], 2))]:
-        if not all(one in size and other in size for size in [*sizes, *known]):
-            continue
-        name = other if times == 1 else f"2 {other}"
-        for equal, apart, text in (
-            (known, sizes, f"{one} other than {name}"),
-            (sizes, known, f"{one} equal to {name}"),
-        ):
-            if any(size[one] != times * size[other] for size in equal):
-                continue
-            if any(size[one] == times * size[other] for size in apart):
-                continue
-            if len({size[one] for size in equal}) >= FAILING:
-                yield Trait(text, 0, relation=True)
-
-
-def _looked_at(case: Case) -> int:
-    """How many traits are looked at: two bounds of each size, and what a case has apart from sizes."""
-    return 2 * len(_numbers(case)) + len([text for text in _words(case) if text != HALF])
-
-
-def _words(case: Case) -> list[str]:
-    """What a case has apart from sizes, in words."""
-    found = [f"dtype {case.dtype}", *([HALF] if case.torch_dtype.itemsize == 2 else []), f"values {case.values}"]
-    for name, layout in case.layouts:
-        found.append(f"{name} not given" if layout == "none" else f"{name} given")
-        if layout not in ("none", "contiguous"):
-            found += [f"{name} not contiguous", f"{name} {layout}"]
-    found += [f"{name} {dtype}" for name, dtype in case.dtypes]
-    found += [f"{name}={value}" for name, value in case.params if not isinstance(value, From)]
-    found += [f"{len(size)} axes as {name}" for name, size in case.sizes if isinstance(size, tuple)]
-    return [*found, "a size of 0"] if not case.filled else found
-
-
-def _numbers(case: Case) -> dict[str, int]:
-    """The sizes of a case by name, and what follows from them that kernels depend on."""
-    found = _sizes(case)
-    if found.get("Hq") and found.get("Hkv"):
-        found["Hq/Hkv"] = found["Hq"] // found["Hkv"]
-    if "Sq" in found and "Sk" in found:
-        found["Sk - Sq"] = found["Sk"] - found["Sq"]
-    counts = [(name, value) for name, value in case.params if type(value) is int and value > 0]
-    for (name, size), (by, count) in itertools.product(_sizes(case).items(), counts):
-        if size % count == 0:  # of groups, say
-            found[f"{name}/{by}"] = size // count
-    return found
-
-
-def _sizes(case: Case) -> dict[str, int]:
-    return {name: size for name, size in case.sizes if isinstance(size, int)}

@@ -1,13 +1,16 @@
 """What failing cases are said to have in common, and when nothing is."""
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from touchstone import check
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging.judgement import Finding
-from touchstone.conformance.reporting import common
+from touchstone.conformance.judging.judgement import FAILED, PASSED, Finding, Outcome
+from touchstone.conformance.judging.trials import Kind
+from touchstone.conformance.reporting import common, traits
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check, Requirement
 
@@ -267,7 +270,7 @@ def test_the_size_of_a_group_is_a_size():
     of_two, of_many = ([replace(c, params=(("groups", g), ("eps", 0.1))) for c in plain] for g in (12, 6))
     told = common.in_common(of_many, [*of_two, *(replace(c, params=(("groups", 24), ("eps", 0.1))) for c in plain)])
     assert "C/groups from 4 on (right up to 2)" in told
-    assert common._numbers(of_two[0]) == {"N": 1, "C": 24, "C/groups": 2}
+    assert traits.numbers_of(of_two[0]) == {"N": 1, "C": 24, "C/groups": 2}
 
 
 def test_a_mutant_that_another_finding_refutes_is_not_named():
@@ -309,3 +312,238 @@ def test_what_is_kept_is_held_against_determinism():
     assert booked(kept, cause) == [Requirement.VALUES] * 2
     assert booked("y: wrong: all") == [Requirement.VALUES]
     assert booked(kept, check=Check.DTYPE) == [Requirement.VALUES]
+
+
+def masked(**given):
+    """Cases of attention, one for each choice of what is given; of a layout None is contiguous."""
+    plain = plain_case(registry.contract("masked_attention"), "float32", "normal")
+    for chosen in itertools.product(*given.values()):
+        now = dict(zip(given, chosen, strict=True))
+        layouts = tuple((name, now.get(name) or layout) for name, layout in plain.layouts)
+        params = tuple((name, now.get(name, value)) for name, value in plain.params)
+        yield replace(plain, layouts=layouts, params=params, seed=now.get("seed", 0))
+
+
+OPTIONAL = {"bias": ("none", "contiguous"), "slopes": ("none", "contiguous")}
+
+
+def test_one_or_another_operand_given_among_the_cases_that_share_a_parameter():
+    cases = list(masked(softcap=(None, 2.5), seg_q=("none", None), seed=range(3), **OPTIONAL))
+
+    def fails(c):
+        return c.param["softcap"] == 2.5 and {c.layout["bias"], c.layout["slopes"]} != {"none"}
+
+    assert told(fails, cases) == (
+        "all 18 cases that fail so have softcap=2.5, and none of 6 with it that pass: bias or slopes given"
+    )
+    both = [c for c in cases if not (fails(c) and "none" in (c.layout["bias"], c.layout["slopes"])) or c.seed == 0]
+    assert "given" not in str(told(fails, both))  # each of them alone in two cases
+    few = [c for c in cases if c.param["softcap"] == 2.5 or {c.layout["bias"], c.layout["slopes"]} == {"none"}]
+    assert "with it" not in str(
+        told(fails, few)
+    )  # the parameter does nothing that is seen: none has it not, and passes
+
+
+def test_one_or_another_layout():
+    layouts = dict.fromkeys("qkv", (None, "step"))
+    cases = list(masked(seed=range(6), **layouts))
+
+    def strided(*names):
+        return lambda c: any(c.layout[name] == "step" for name in names)
+
+    assert told(strided("q", "k"), cases) == (
+        "all 36 cases that fail so, and none of 12 that pass: q or k not contiguous"
+    )
+    assert told(strided("q", "k", "v"), cases) == (
+        "all 42 cases that fail so, and none of 6 that pass: q, k or v not contiguous"
+    )
+    alike = [replace(c, layouts=tuple(dict(c.layouts, v=c.layout["k"]).items())) for c in cases]
+    assert "not contiguous" not in str(told(strided("q", "k"), alike))  # or q and v
+    given = masked(seed=range(6), bias=("none", "contiguous"), slopes=("none", "contiguous"), q=(None, "step"))
+    told_of = told(lambda c: strided("q")(c) or c.layout["bias"] == "none", list(given))
+    assert " or " not in str(told_of)  # words of two sorts
+
+
+def test_one_or_another_of_few_cases_is_chance():
+    given = [("contiguous", "none"), ("none", "contiguous"), ("none", "none")]
+
+    def of(*counts):
+        made = [
+            next(masked(bias=(bias,), slopes=(slopes,), seed=(seed,)))
+            for (bias, slopes), count in zip(given, counts, strict=True)
+            for seed in range(count)
+        ]
+        return str(told(lambda c: (c.layout["bias"], c.layout["slopes"]) != given[2], made))
+
+    assert "that pass: bias or slopes given" in of(6, 6, 12)
+    assert "given" not in of(3, 3, 7)  # one of 1716 choices, where many things are looked at
+
+
+def sized(op, **sizes):
+    """Cases of some sizes and parameters, one for each choice of them."""
+    contract = registry.contract(op)
+    plain = plain_case(contract, "float32", "normal", size=contract.sizes[0])
+    for chosen in itertools.product(*sizes.values()):
+        now = dict(zip(sizes, chosen, strict=True))
+        size = tuple((name, now.get(name, n)) for name, n in plain.sizes)
+        params = tuple((name, now.get(name, value)) for name, value in plain.params)
+        yield replace(plain, sizes=size, params=params, dtype=now.get("dtype", plain.dtype))
+
+
+def test_what_is_told_among_the_cases_that_have_more_than_one_of_something():
+    def fails(c):
+        return c.size["Sq"] > 1 and c.size["H"] > 1
+
+    cases = list(sized("mla_decode", B=(1, 2, 3), H=(1, 2, 4, 5), Sq=(1, 2, 3), Sk=(7, 9)))
+    assert told(fails, cases) == (
+        "all 36 cases that fail so have H from 2 on, and none of 18 with it that pass: Sq from 2 on (right up to 1)"
+    )
+    alone = [c for c in cases if fails(c) or c.size["H"] == 1]
+    assert told(fails, alone).startswith("all 36 cases that fail so, and none of 18 that pass: H from 2 on")
+    few = [c for c in alone if c.size["Sq"] < 3] + [c for c in cases if c.size == {**cases[0].size, "H": 2}] * 9
+    of_one = [replace(c, seed=seed) for seed, c in enumerate(few)]
+    assert "with it" not in str(told(fails, of_one))  # cases of one size are one
+
+
+def test_a_thing_that_is_shared_has_to_tell_as_well():
+    """A word that one case has without it, and passes: that says nothing of what is shared."""
+    large, small = ([case(rows, 5, values=f"values{i}") for i in range(20)] for rows in (2, 1))
+    wrong = [replace(c, dtype="float16") for c in large[:8]]
+    one, many = ([*large, *(replace(c, dtype="float16") for c in small[:n]), *small[n:]] for n in (1, 9))
+    assert common.in_common(wrong, one) == "all 8 cases that fail so, but only 1 of 40 that pass: dtype float16"
+    shared = common.in_common([*wrong, *(replace(c, sizes=(("rows", 3), ("cols", 5))) for c in wrong)], many)
+    assert shared is None or "rows from 2 on" not in shared  # of one size
+    sizes = [(rows, cols) for rows in (2, 3, 4, 5) for cols in (5, 7, 9)]
+    wrong = [case(*size, "float16") for size in sizes]
+    right = [case(*size) for size in sizes] + [case(1, cols, "float16") for cols in (5, 7, 9, 11, 13)]
+    assert common.in_common(wrong, [*right, *(case(1, cols) for cols in (5, 7, 9))]) == (
+        "all 12 cases that fail so have dtype float16, and none of 5 with it that pass: rows from 2 on (right up to 1)"
+    )
+
+
+def test_a_parameter_that_is_a_number_and_what_is_left_of_a_size_by_it():
+    """Of channels in groups one size of a case is several."""
+    cases = list(sized("group_norm", N=(1, 2), C=(24, 48, 144), groups=(1, 2, 3, 4, 6, 8, 12, 24)))
+
+    def fails(c):
+        by = c.size["C"] // c.param["groups"]
+        return c.param["groups"] > 1 and by & (by - 1) > 0
+
+    assert told(fails, cases).endswith("with it that pass: C/groups no power of two")
+    assert "that fail so have groups from 2 on, and none of" in told(fails, cases)
+
+
+def test_the_greater_of_two_sizes_of_a_like_kind():
+    pairs = [(3, 5), (5, 3), (4, 9), (9, 4), (6, 7), (7, 6), (8, 8), (11, 2), (2, 11), (12, 13), (17, 14), (3, 17)]
+    cases = [
+        c
+        for causal in (False, True)
+        for q, k in pairs
+        for c in sized("attention", Sq=(q,), Sk=(k,), causal=(causal,), dtype=("float32", "float16"))
+    ]
+
+    def fails(c, more=0):
+        return c.size["Sk"] > c.size["Sq"] + more
+
+    assert told(fails, cases) == "all 24 cases that fail so, and none of 24 that pass: Sk greater than Sq"
+    assert told(lambda c: not fails(c), cases).endswith("that pass: Sk not greater than Sq")
+    assert told(lambda c: c.size["Sq"] > c.size["Sk"], cases).endswith("that pass: Sq greater than Sk")
+    assert told(lambda c: c.param["causal"] and fails(c), cases) == (
+        "all 12 cases that fail so have causal=True, and none of 12 with it that pass: Sk greater than Sq"
+    )
+    assert "greater" not in str(told(lambda c: fails(c, 2), cases))
+    wrong, right = ([c for c in cases if fails(c) is kind] for kind in (True, False))
+    assert "greater" not in str(common.in_common(wrong, right, relations=False))
+    few = [c for c in cases if (c.size["Sq"], c.size["Sk"]) in pairs[:5]]
+    assert "greater" not in str(told(fails, few))  # of 10 choices of sizes one
+
+
+def test_equal_sizes_among_the_cases_that_share_something_are_told_by_several_sizes():
+    square, oblong = [(5, 5), (24, 24), (64, 64), (97, 97), (33, 33), (7, 7)], [(5, 24), (24, 5), (97, 33), (7, 64)]
+    cases = [
+        case(*size, dtype, f"values{i}")
+        for size in [*square, *oblong, *((cols, rows + 1) for rows, cols in oblong)]
+        for dtype in ("float32", "float16")
+        for i in range(4)
+    ]
+
+    def fails(c):
+        return c.dtype == "float16" and c.size["rows"] == c.size["cols"]
+
+    assert "have dtype float16, and none of 32 with it that pass: rows equal to cols" in told(fails, cases)
+    few = [c for c in cases if (c.size["rows"], c.size["cols"]) in [*square[:2], *oblong]]
+    assert "equal" not in str(told(fails, few))
+
+
+def test_how_much_greater_is_told_where_the_greater_tells_nothing():
+    pairs = [(q, q + more) for q in (3, 5, 8, 9) for more in (-2, 0, 1, 2, 4, 18, 20, 25)]
+    cases = [c for q, k in pairs for c in sized("attention", Sq=(q,), Sk=(k,), dtype=("float32", "float16"))]
+
+    def fails(c):
+        return c.size["Sk"] - c.size["Sq"] > 4
+
+    assert "Sk - Sq from 18 on (right up to 4)" in told(fails, cases)
+    plainer = told(fails, [c for c in cases if fails(c) or c.size["Sk"] <= c.size["Sq"]])
+    assert "Sk greater than Sq" in plainer and "Sk - Sq" not in plainer
+
+
+def test_a_size_that_is_no_multiple_among_the_cases_that_share_something():
+    pages = (1, 3, 8, 16, 20, 24, 32, 48, 64, 80)
+    cases = list(sized("attention_paged", P=(9, 10), Hkv=(1, 2), page=pages, dtype=("float32", "float16")))
+    assert told(lambda c: c.dtype == "float16" and c.size["page"] % 16 > 0, cases) == (
+        "all 20 cases that fail so have dtype float16, and none of 20 with it that pass: page no multiple of 16"
+    )
+    assert told(lambda c: c.size["Hkv"] > 1 and c.size["page"] % 16 > 0, cases) == (
+        "all 20 cases that fail so have Hkv from 2 on, and none of 20 with it that pass: page no multiple of 16"
+    )
+
+
+def noted(found, wrong, right):
+    """What the diagnosis says after a run in which one finding is held against each of the cases `wrong`."""
+    judged = []
+    for c in [*wrong, *right]:
+        findings = [replace(found, case=c.id)] if c in wrong else []
+        outcome = Outcome(c.id, Kind.CASE, c.dtype, FAILED if findings else PASSED, findings=findings)
+        judged.append((SimpleNamespace(case=c, kind=Kind.CASE), outcome))
+    common.note(judged)
+    return judged[0][1].findings[0].diagnosis or ""
+
+
+def a_finding(check=Check.VALUES, diagnosis="y: wrong: everything", message="wrong"):
+    return Finding("0" * 8, "failure", check, "a case", message, about="y", diagnosis=diagnosis)
+
+
+def test_wrong_values_of_one_case_tell_of_a_size_that_the_wrong_place_names():
+    small, large = [case(rows, cols) for rows, cols in SIZES], [case(1032, 5000)]
+    assert "that pass" not in noted(a_finding(), large, small)
+    both = [*large, case(1032, 5000, "float16")]
+    assert "(right up to" not in noted(a_finding(), both, small)
+    place = a_finding(diagnosis="y: wrong: rows from 1000 on, the last 32 of 1032, all cols; as if x were 0")
+    assert noted(place, large, small).endswith("none of 12 that pass: rows from 1032 on (right up to 17)")
+    other = a_finding(diagnosis="y: wrong: everything; as if rows from 1000 on were 0")
+    assert "that pass" not in noted(other, large, small)
+    raised = noted(a_finding(Check.RAISED, None), large, small)
+    assert raised.endswith("that pass: rows from 1032 on (right up to 17), cols from 5000 on (right up to 1000)")
+
+
+def test_wrong_values_of_one_case_beyond_a_grid_tell_of_the_size_that_is_beyond_it():
+    contract = registry.contract("attention_varlen")
+    sizes = [dict(N=n, Tq=6, Tk=6, Sq=3, Sk=3, Hq=1, Hkv=1, D=4) for n in (2, 3, 4, 5, 6)]
+    small = [plain_case(contract, "float32", "normal", size=size) for size in sizes]
+    first, heads = (plain_case(contract, "float32", "normal", size=size) for size in contract.beyond_grid[:2])
+    assert "Hq from 69001 on" in noted(a_finding(), [heads], small)
+    told_of = noted(a_finding(), [first], small)
+    assert "Tq from 2100 on" in told_of and "N from" not in told_of
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        a_finding(diagnosis="int32 mul overflows, and wraps on a GPU: the exact 2214592512 becomes -2080374784"),
+        a_finding(Check.BOUNDS, None, "offset -2147483648 in an int of 32 bits, which overflows: it has to be 64"),
+    ],
+)
+def test_nothing_is_added_to_a_cause_that_was_seen(found):
+    wrong, right = ([case(rows, cols, dtype) for rows, cols in SIZES] for dtype in ("float16", "float32"))
+    assert "that pass" not in noted(found, wrong, right)
+    assert "dtype float16" in noted(a_finding(), wrong, right)
