@@ -4,8 +4,8 @@ an index that is left out, lengths beyond a tile.
 What is wrong is often put there by such an operand, and its place then looks like chance.
 """
 
+import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -17,6 +17,7 @@ CASES = 6  # others that are looked at
 CHANCE = 0.02  # that numbers lie so without a reason, at most
 LISTED = 6  # most numbers of a kind that are listed
 REPEATED = 6  # places beyond the first of a number, each on the side of the first: a list of them is then no chance
+WRONG_AGAIN = 2  # of those, the ones where something is wrong, at least: else any numbers are a list
 DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 Places = Sequence[tuple[int, bool, tuple[int, ...]]]  # a number, whether the output is wrong where it stands, and where
@@ -35,7 +36,7 @@ def told(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: r
             if len({so for _, so, _ in found}) > 1:
                 beside.add(name)
     told = (
-        (name, _apart(each, case.param if name in contract.operands else {}))
+        (name, _apart(each, case.param) if name in contract.operands else _apart(_runs(each), {}))
         for name, each in places.items()
         if name in beside and not _is_of_place(each)
     )
@@ -46,6 +47,16 @@ def _is_of_place(places: Places) -> bool:
     """Whether the place alone can be what tells: none is wrong in one case and right in another."""
     wrong, right = ({at for _, so, at in places if so is side} for side in (True, False))
     return not wrong & right
+
+
+def _runs(places: Places) -> Places:
+    """The first of each run of places with one number on one side: what follows from an operand stands in each row of a
+    sequence, say, and is one number of it."""
+    return [
+        one
+        for before, one in itertools.pairwise([(0, False, ()), *places])
+        if one[:2] != before[:2] or (*before[2][:-1], sum(before[2][-1:]) + 1) != one[2]
+    ]
 
 
 def _looked_at(
@@ -94,7 +105,9 @@ def _operands(
 
 
 def _apart(places: Places, params: Mapping[str, object]) -> str | None:
-    """How the numbers where something is wrong differ from those where nothing is, in words."""
+    """How the numbers where something is wrong differ from those where nothing is, in words: by a bound, a divisor, or
+    as a list, if enough of them stand at several places. A number at one place is one in all cases."""
+    none, places = sum(number == 0 for number, *_ in places), list(dict.fromkeys(places))
     wrong, right = ({number for number, at, _ in places if at is side} for side in (True, False))
     if not wrong or len(right) < 2 or wrong & right:
         return None
@@ -105,7 +118,7 @@ def _apart(places: Places, params: Mapping[str, object]) -> str | None:
         if named is not None:
             return f"is {named} ({number})"
     beside = f", right where it is {_list(right)}"
-    if CHANCE * choices >= 2 or (wrong == {0} and sum(number == 0 for number, *_ in places) > 1):
+    if CHANCE * choices >= 2 or (wrong == {0} and none > 1):
         if max(wrong) < min(right):
             return f"is {max(wrong)}{' or less' if len(wrong) > 1 or max(wrong) else ''}{beside}"
         if min(wrong) > max(right):
@@ -115,8 +128,9 @@ def _apart(places: Places, params: Mapping[str, object]) -> str | None:
             return f"is no multiple of {divisor}{beside}"
         if all(number % divisor for number in right) and not any(number % divisor for number in wrong):
             return f"is a multiple of {divisor}{beside}"
-    again = Counter(number for number, *_ in places)
-    if sum(again.values()) - len(again) >= REPEATED and len(wrong) <= LISTED:
+    of_wrong = sum(at for _, at, _ in places) - len(wrong)
+    of_right = sum(not at for _, at, _ in places) - len(right)
+    if of_wrong >= WRONG_AGAIN and of_wrong + of_right >= REPEATED and len(wrong) <= LISTED:
         return f"is {_list(wrong)}{beside}"
     return None
 

@@ -40,6 +40,7 @@ LIKE_SIZES = 4  # times the largest size, up to which an integer can stand for o
 OTHER_OPTIONS = 2  # parameters of which another option is tried
 SHOWN = 3  # heads that are named
 POINTS, MANY = 3, 8  # numbers at which all is wrong, at most, and others, at least
+BY_CHANCE = 1e-3  # that the further places of such numbers are wrong for another reason, at most
 OF_SLICES = 3.0  # seconds in which slices of an operand are looked for that others are read for
 SMALL = 1e-2  # an option of a parameter that keeps a divisor from 0
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3)  # numbers that stand in code in the place of a parameter
@@ -206,19 +207,36 @@ def _is_nothing(wrong: torch.Tensor) -> bool:
     return one and (float(wrong[0]) == 0 or not math.isfinite(wrong[0]))
 
 
+class _Told(NamedTuple):
+    """Numbers of an operand, or of a sum of two, at which all is wrong and nothing else: in words, whether a number is
+    one of them, and whether one draw alone tells that."""
+
+    operand: str
+    text: str
+    meets: Callable[[torch.Tensor], torch.Tensor]
+    alone: bool
+
+
 def beyond(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: Call = nothing) -> str | None:
     """The bound of an operand beyond which all is wrong and nothing else, with these values and with others: where it
-    is clamped, or what overflows."""
+    is clamped, or what overflows. Or a few numbers of it at which all is, of which each stands at several places, or
+    which are those of another draw too."""
     found = _bounds(contract, case, bad)
     other = given_on(contract, again(case), output, call) if found else None
-    again_found = _bounds(contract, again(case), other.bad) if other is not None and bool(other.bad.any()) else found
-    return next((text for operand, text in found.items() if operand in again_found), None)
+    if other is None:
+        return next((told.text for told in found.values() if told.alone), None)
+    if bool(other.bad.any()):
+        again_found = _bounds(contract, again(case), other.bad)
+        return next((told.text for key, told in found.items() if key in again_found), None)
+    sizes = dict(_sizes_of(contract, again(case), bad.shape))
+    absent = [t for t in found.values() if t.operand not in sizes or not bool(t.meets(sizes[t.operand]).any())]
+    return next((told.text for told in absent if told.alone), None)
 
 
-def _bounds(contract: Contract, case: Case, bad: torch.Tensor) -> dict[str, str]:
-    """Such bounds of one case, in words, by the operand that each is of, with its sign. None where whole slices are
-    wrong: which they are says as much."""
-    bad, found = bad.cpu(), {}
+def _bounds(contract: Contract, case: Case, bad: torch.Tensor) -> dict[str, _Told]:
+    """Such bounds of one case, by the operand that each is of, with its sign, and such numbers. None where whole slices
+    are wrong: which they are says as much."""
+    bad, found = bad.cpu(), dict[str, _Told]()
     right = ~bad
     if int(bad.sum()) < LEAST or int(right.sum()) < LEAST:
         return {}
@@ -227,17 +245,39 @@ def _bounds(contract: Contract, case: Case, bad: torch.Tensor) -> dict[str, str]
         if bool((slices.all(1) | ~slices.any(1)).all()):
             return {}
     for name, value in _sizes_of(contract, case, bad.shape):
-        for text, size in ((f"|{name}|", value.abs()), (name, value), (f"-{name}", -value)):
+        for text, of in ((f"|{name}|", torch.abs), (name, torch.clone), (f"-{name}", torch.neg)):
+            size = of(value)
             least, most = float(size[bad].min()), float(size[right].max())
             if least > most and least > 0 and most != 0:  # right at 0 alone: nothing is beyond anything
                 sign, first, last = (">=", least, most) if not text.startswith("-") else ("<=", -least, -most)
                 where = f"{text.removeprefix('-')} {sign} {first:.4g}"
-                found[text] = f"wrong wherever {where}, and nowhere else (right up to {last:.4g})"
+                said = f"wrong wherever {where}, and nowhere else (right up to {last:.4g})"
+                found[text] = _Told(name, said, partial(_is_from, of, least), True)
         numbers, others = value[bad].unique(), value[right].unique()
         if len(numbers) <= POINTS and len(others) >= MANY and not bool(torch.isin(numbers, others).any()):
             text = f"{name} is {' or '.join(f'{number:.6g}' for number in numbers.tolist())}"
-            found.setdefault(text, f"wrong wherever {text}, and nowhere else")
+            said = f"wrong wherever {text}, and nowhere else"
+            found.setdefault(text, _Told(name, said, partial(_is_one, numbers), _repeat(value, numbers)))
     return found
+
+
+def _is_from(of: Callable[[torch.Tensor], torch.Tensor], least: float, value: torch.Tensor) -> torch.Tensor:
+    return of(value) >= least
+
+
+def _is_one(numbers: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.isin(value, numbers)
+
+
+def _repeat(value: torch.Tensor, numbers: torch.Tensor) -> bool:
+    """Whether each of some numbers stands at several places, and all of them at so many that these are not wrong for
+    another reason: any places have numbers. An axis along which a value is broadcast has one place."""
+    for axis in range(value.ndim):
+        if value.shape[axis] and bool((value == value.narrow(axis, 0, 1)).all()):
+            value = value.narrow(axis, 0, 1)
+    counts = [int((value == number).sum()) for number in numbers.tolist()]
+    share = sum(counts) / max(value.numel(), 1)
+    return min(counts) > 1 and share ** (sum(counts) - len(counts)) <= BY_CHANCE
 
 
 def _sizes_of(contract: Contract, case: Case, shape: Sequence[int]) -> Iterator[tuple[str, torch.Tensor]]:

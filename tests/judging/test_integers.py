@@ -90,6 +90,40 @@ def test_the_length_of_a_rows_sequence():
     assert told.startswith("the sequence's length in k is 0, right where it is ")
 
 
+def test_a_list_of_numbers_that_stand_at_one_place_each_is_none():
+    """Each row of a sequence has its length: it is one number, whatever is wrong there. A bound is told."""
+
+    def packed(*lengths):  # wrong where the sequence is the last, or of another case
+        rows = [(n, so) for n, so in lengths for _ in range(n)]
+        return [(n, so, (at,)) for at, (n, so) in enumerate(rows)]
+
+    places = [*packed((1, False), (3, False), (2, False), (5, True)), *packed((7, False), (9, False), (4, True)) * 2]
+    assert integers._apart(integers._runs(places), {}) is None
+    assert integers._apart(places, {}) == "is 4, 5, right where it is 1, 2, 3, 7, 9"
+
+    def long(q, k, v, cu_q, cu_k, **options):
+        o, lse = torch_attention_varlen(q, k, v, cu_q, cu_k, **options)
+        for begin, end in zip(cu_q[:-1], cu_q[1:], strict=True):
+            if end - begin > 8:
+                lse[:, begin:end] = lse[:, begin:end].nan_to_num(neginf=0.0) + 1
+        return o, lse
+
+    size = dict(N=8, Tq=150, Tk=70, Sq=129, Sk=65, Hq=2, Hkv=1, D=16)
+    told = said("attention_varlen", long, "lse", **size)
+    assert told.startswith("the sequence's length in q is 9 or more, right where it is ")
+
+
+def test_numbers_are_listed_that_are_wrong_at_several_places():
+    def places(*of_wrong):
+        right = [(n, False, (at,)) for at, n in enumerate((0, 2, 4, 6, 8, 0, 2, 4, 6, 8, 0, 2))]
+        return [*right, *((n, True, (20 + at,)) for at, n in enumerate(of_wrong))]
+
+    assert integers._apart(places(1, 5), {}) is None and integers._apart(places(1, 5, 1), {}) is None
+    assert integers._apart(places(1, 5, 1, 1), {}) == "is 1, 5, right where it is 0, 2, 4, 6, 8"
+    assert integers._apart(places(1, 5) * 3, {}) is None  # the same places in other cases
+    assert len(integers._runs(places(1, 1, 1))) == 13
+
+
 def test_nothing_is_called_where_there_are_no_integers():
     contract = registry.contract("softmax")
     case = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=5))

@@ -328,6 +328,54 @@ def test_numbers_at_which_alone_an_operand_or_a_sum_of_two_is_wrong():
     assert reading.beyond(contract, case, "y", torch.isin(z, z.unique()[::2])) is None  # too many
 
 
+def test_numbers_that_stand_at_one_place_each_are_no_rule():
+    """Any places have numbers: those of a weight are told where they repeat, or another draw has them too."""
+    contract = registry.contract("layer_norm_backward")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=3, cols=33))
+    drawn = {case: torch.linspace(-2, 2, 33).double(), reading.again(case): torch.linspace(-2, 2, 33).double().flip(0)}
+    right = Expected(torch.zeros(33, dtype=torch.float64))
+    paper = SimpleNamespace(
+        build=lambda one: SimpleNamespace(exact={"weight": drawn[one]}),
+        operand_dtype=contract.operand_dtype,
+        expected=lambda inputs: {"dweight": right},
+    )
+    places = torch.zeros(33, dtype=torch.bool)
+    places[[0, 3, 31]] = True
+
+    def told(bad, in_again=None):
+        call = reading.nothing if in_again is None else lambda one: {"dweight": in_again.float()}
+        return reading.beyond(paper, case, "dweight", bad, call)
+
+    text = "wrong wherever weight is -2 or -1.625 or 1.875, and nowhere else"
+    assert told(places) is None and told(places, torch.zeros(33)) is None
+    assert told(places, places.flip(0)) == text and told(places, places) is None
+    drawn[case] = drawn[case].tile(4)[:100].float().double()  # each at three places
+    right = Expected(torch.zeros(100, dtype=torch.float64))
+    every = places.tile(4)[:100]
+    assert told(every) == text
+    assert told(every, torch.zeros(100)) == text  # the numbers are not in that draw
+    drawn[reading.again(case)] = drawn[case]
+    assert told(every, torch.zeros(100)) is None and told(every, every) == text
+
+
+@pytest.mark.parametrize(("value", "so"), [(1.0, False), (None, True)])
+def test_what_is_broadcast_stands_at_one_place(value, so):
+    x = torch.randint(0, 9, (4, 30), generator=torch.Generator().manual_seed(1)).double()
+    x = x if value is None else torch.arange(30.0).expand(4, 30)
+    assert reading._repeat(x, torch.tensor([3.0, 5.0])) == so
+
+
+def test_a_bound_that_another_draw_goes_beyond_is_none():
+    contract = registry.contract("activation")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=16))
+    case = replace(case, params=(("activation", "identity"),), layouts=(("x", "contiguous"), ("bias", "none")))
+    x, y = (contract.build(one).exact["x"] for one in (case, reading.again(case)))
+    bound = x.flatten().sort().values[-4]
+    assert bool((y >= bound).any())
+    assert reading.beyond(contract, case, "y", x >= bound) is not None
+    assert reading.beyond(contract, case, "y", x >= bound, lambda one: {"y": y.float()}) is None
+
+
 def test_a_bound_that_is_none():
     """Indices are no sizes, whole rows are named as rows, and another draw may refute it."""
     contract = registry.contract("cross_entropy")
@@ -1174,7 +1222,7 @@ def test_whole_slices_are_no_bound():
     def told(x, bad):
         built = SimpleNamespace(exact={"x": x})
         paper = SimpleNamespace(build=lambda case: built, operand_dtype=contract.operand_dtype)
-        return next(iter(reading._bounds(paper, case, bad).values()), None)
+        return next((told.text for told in reading._bounds(paper, case, bad).values()), None)
 
     bound = "wrong wherever |x| >= 17, and nowhere else (right up to 16)"
     rows, some = torch.arange(3)[:, None].expand(3, 8) == 2, x >= 19
