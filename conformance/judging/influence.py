@@ -59,6 +59,18 @@ class Part:
     lost: set[int]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Slices of an operand along one of its axes with which a row moves outside of `span`, in which all lie on which
+    its answer depends: runs that lie next to it, and go as far as there are any."""
+
+    name: str
+    letter: str
+    size: int
+    span: slice
+    reached: tuple[slice, ...]
+
+
 def of_output(contract: Contract, case: Case, output: str, device: Any, call: Calls, seconds: float) -> str | None:
     """What an output depends on and must not, or does not depend on and has to, in words; for so many seconds at
     most."""
@@ -133,12 +145,45 @@ class _Look:
         index = self.rows[0].index
         return f"{self.output}{list(index) if index else ''} {', and '.join(said)}" if said else None
 
-    def _in_words(self, part: str | Part) -> str | None:
+    def _in_words(self, part: str | Part | Beside) -> str | None:
         """What is said of the first row; None where that is not why it is wrong."""
         if isinstance(part, str):
             return part
+        if isinstance(part, Beside):
+            return self._of_reached(part)
         row, lost = self.rows[0], self._elsewhere(self.rows[0], part)
         return _of_some(part, sorted(lost)) if lost and self._is_enough(row, part, lost) else None
+
+    def _of_reached(self, part: Beside) -> str:
+        """With which slices the first row moves, in words: each is changed, where there is time for that; and as far as
+        there is, those between slices on which its answer depends."""
+        name, letter, row = part.name, part.letter, self.rows[0]
+        outside = [at for run in part.reached for at in range(run.start, run.stop)]
+        start = time.monotonic()
+        moves = {outside[-1]: self._reaches(row, name, letter, outside[-1])}
+        took = time.monotonic() - start
+        if len(outside) <= ALONE and took * len(outside) <= self.end - start:
+            moves |= {at: self._reaches(row, name, letter, at) for at in outside[:-1]}
+        if len(moves) < len(outside) or time.monotonic() > self.end or True not in moves.values():
+            runs = " and ".join(_of(name, letter, run.start, run.stop) for run in part.reached)
+            return runs if len(outside) == 1 else f"some or all of {runs}"
+        inside = range(part.span.start, part.span.stop) if part.span.stop - part.span.start <= ALONE else ()
+        for at in itertools.takewhile(lambda _: time.monotonic() < self.end, inside):
+            if self._answer_stays(row, name, {letter: [at]}):
+                moves[at] = self._reaches(row, name, letter, at)
+        found, kept = ({at for at, so in moves.items() if so is side} for side in (True, False))
+        every = _filled(found, kept, slice(min(moves), max(moves) + 1))
+        return _of_some(part, sorted(every & moves.keys()))
+
+    def _reaches(self, row: Row, name: str, letter: str, at: int) -> bool | None:
+        """Whether a row moves with one slice of an operand; None where it does by no more than another order of sums
+        may move it, or time is up."""
+        got = None if time.monotonic() > self.end else self._result(name, {letter: [at]})
+        if got is None or got.shape != self.got.shape:
+            return None
+        if _same(got[row.mask], self.got[row.mask]):
+            return False
+        return True if self._is_far(row, got) else None
 
     def _inside(self) -> Iterator[str]:
         """What no row depends on between the ends of an axis."""
@@ -151,9 +196,9 @@ class _Look:
                 if self._is_enough(one, part, lost):
                     yield _of_some(part, sorted(lost))
 
-    def _of_row(self, row: Row) -> dict[tuple[str, str], str | Part]:
+    def _of_row(self, row: Row) -> dict[tuple[str, str], str | Part | Beside]:
         """By whether a row depends on it and must not, or the other way round, and by operand: on what of that."""
-        found: dict[tuple[str, str], str | Part] = {}
+        found: dict[tuple[str, str], str | Part | Beside] = {}
         for name in self._operands():
             for verb, part in self._of_operand(name, row):
                 found.setdefault((verb, name), part)
@@ -167,41 +212,48 @@ class _Look:
         found, outer = [], self.contract.output_axes(self.output, self.case).split()
         for name, value in self.plain.exact.items():
             letters = self.contract.operand_axes(name, self.case).split()
-            if value is None or not value.numel() or self.contract.operands[name].derived or "..." in letters:
+            if value is None or not value.numel() or self.contract.operands[name].derived:
                 continue
             if self._is_float(name) or self.any_draw or (len(letters) == 1 and letters[0] in outer):
                 found.append(name)
         return found
 
+    def _sizes(self, name: str) -> dict[str, int]:
+        """How many slices an operand has along each axis with a letter."""
+        letters, shape = self.contract.operand_axes(name, self.case).split(), self.plain.exact[name].shape  # type: ignore[union-attr]
+        front = letters.index("...") if "..." in letters else len(letters)
+        back = letters[front + 1 :]
+        return dict(zip(letters[:front], shape, strict=False)) | dict(
+            zip(back, shape[len(shape) - len(back) :], strict=True)
+        )
+
     def _is_float(self, name: str) -> bool:
         return self.contract.operand_dtype(name, self.case).is_floating_point
 
-    def _of_operand(self, name: str, row: Row) -> Iterator[tuple[str, str | Part]]:
+    def _of_operand(self, name: str, row: Row) -> Iterator[tuple[str, str | Part | Beside]]:
         """What a row depends on of an operand, and must not, or must and does not."""
-        exact = self.plain.exact[name]
-        assert exact is not None
         if not self._is_float(name) and self.any_draw:
             if self._answer_moves(row, name, {}) and self._stays(row, name, {}):
                 yield "does not change", name
             return
         if self._answer_stays(row, name, {}):
-            last = zip(self.contract.operand_axes(name, self.case).split()[-1:], exact.shape[-1:], strict=True)
+            last = list(self._sizes(name).items())[-1:]
             own = any(self._is_its_own(row, name, letter, 0, count) for letter, count in last)
             if not own and self._moves(row, name, {}):
                 yield "changes", name
             return
-        shape = dict(zip(self.contract.operand_axes(name, self.case).split(), exact.shape, strict=True))
+        shape = self._sizes(name)
         box = {letter: self._span(row, name, letter, size) for letter, size in shape.items()}
         for letter, size in shape.items():
             moves, low, high = partial(self._moves_in, row, name, letter), box[letter].start, box[letter].stop
-            if high < size and moves(high, size):
-                stop = _least(high + 1, size, partial(_not_from, moves, size))
-                if not self._is_its_own(row, name, letter, high, stop):
-                    yield "changes", _of(name, letter, high, stop)
+            stays, reached = partial(self._stays_in, row, name, letter), list[slice]()
             if low > 0 and moves(0, low):
-                start = _least(1, low, partial(moves, 0)) - 1
-                if not self._is_its_own(row, name, letter, start, low):
-                    yield "changes", _of(name, letter, start, low)
+                reached.append(slice(_least(1, low, partial(_not_to, stays, 0)) - 1, low))
+            if high < size and moves(high, size):
+                reached.append(slice(high, _least(high + 1, size, partial(_from, stays, size))))
+            reached = [run for run in reached if not self._is_its_own(row, name, letter, run.start, run.stop)]
+            if reached:
+                yield "changes", Beside(name, letter, size, box[letter], tuple(reached))
         if not self._is_float(name) or not self._answer_moves(row, name, {}):
             return
         if self._stays(row, name, {}):
@@ -230,10 +282,8 @@ class _Look:
 
     def _summed(self, name: str, row: Row) -> Iterator[Part]:
         """What counts for a row of the axes of an operand that the output has not."""
-        exact = self.plain.exact[name]
-        assert exact is not None
         outer = self.contract.output_axes(self.output, self.case).split()
-        for letter, size in zip(self.contract.operand_axes(name, self.case).split(), exact.shape, strict=True):
+        for letter, size in self._sizes(name).items():
             span = self._span(row, name, letter, size) if letter not in outer else slice(0, 0)
             if span.stop - span.start > 1:
                 yield Part(name, letter, size, span, set())
@@ -299,7 +349,8 @@ class _Look:
         for name, value in self.plain.exact.items():
             letters = self.contract.operand_axes(name, self.case).split()
             if value is not None and letter in letters:
-                axis = letters.index(letter) - len(letters)
+                axis = letters.index(letter)
+                axis -= len(letters) if "..." not in letters[axis:] else 0
                 left = [at for at in range(value.shape[axis]) if at not in lost]
                 exact[name] = value.index_select(axis, torch.tensor(left, dtype=torch.int64))
         try:
@@ -331,7 +382,7 @@ class _Look:
         assert exact is not None and other is not None
         mask = torch.zeros(exact.shape, dtype=torch.bool)
         letters = self.contract.operand_axes(name, self.case).split()
-        mask[tuple(box.get(letter, slice(None)) for letter in letters)] = True
+        mask[tuple(box.get(letter, ... if letter == "..." else slice(None)) for letter in letters)] = True
         placed = self.plain.placed[name]
         assert placed is not None
         return mask & placed.view.isfinite() & other.isfinite(), other
@@ -388,6 +439,10 @@ class _Look:
         """Whether what the kernel gives moves, by more than another order of sums moves it."""
         if time.monotonic() > self.end or (got := self._result(name, box)) is None or got.shape != self.got.shape:
             return False
+        return self._is_far(row, got)
+
+    def _is_far(self, row: Row, got: torch.Tensor) -> bool:
+        """Whether most of a row is apart from what the kernel gave first."""
         off = (got.double() - self.got.double()).abs()[row.mask] > OUTER * self.allowed[row.mask]
         return off.double().mean().item() >= MOST
 
@@ -426,10 +481,6 @@ def _from(test: Callable[[int, int], bool], stop: int, start: int) -> bool:
     return test(start, stop)
 
 
-def _not_from(test: Callable[[int, int], bool], stop: int, start: int) -> bool:
-    return not test(start, stop)
-
-
 def _not_to(test: Callable[[int, int], bool], start: int, stop: int) -> bool:
     return not test(start, stop)
 
@@ -443,7 +494,7 @@ def _length(x: torch.Tensor) -> torch.Tensor:
     return x.square().sum().sqrt()
 
 
-def _of_some(part: Part, some: list[int]) -> str:
+def _of_some(part: Part | Beside, some: list[int]) -> str:
     """Some slices of an operand, in words."""
     name, letter = part.name, part.letter
     if some[-1] - some[0] == len(some) - 1:

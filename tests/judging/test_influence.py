@@ -3,6 +3,8 @@
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,6 +53,89 @@ def next_row(e):
 )
 def test_a_sum_that_reaches_into_another_row(more, text):
     assert said("softmax", summed(more), rows=5, cols=9) == text
+
+
+def from_row(first, step):
+    """What every so many rows add to each one."""
+    return lambda e: 1e-2 * e[first::step].sum() * torch.ones(len(e), 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "rows"),
+    [
+        (2, 2, "rows 2, 4, 6, ... (every second from 2, 8 of 18)"),
+        (3, 5, "rows 3, 8, 13, ... (every 5th from 3, 3 of 18)"),
+        (12, 1, "rows 12..17"),
+        (17, 1, "rows 17"),
+    ],
+)
+def test_of_what_lies_outside_all_that_moves_is_named(first, step, rows):
+    told = said("softmax", summed(from_row(first, step)), rows=18, cols=9)
+    assert told == f"y[0] changes with {rows} of x, on which its answer does not depend"
+
+
+@pytest.mark.parametrize(("name", "number"), [("ALONE", 0), ("_reaches", None)])
+def test_of_what_was_not_tried_one_by_one_some_or_all_is_said(monkeypatch, name, number):
+    if name == "ALONE":
+        monkeypatch.setattr(influence, name, number)
+    else:  # or which no slice alone moves enough
+        monkeypatch.setattr(influence._Look, name, lambda look, row, name, letter, at: number)
+    told = said("softmax", summed(from_row(2, 2)), rows=18, cols=9)
+    assert told == "y[0] changes with some or all of rows 1..16 of x, on which its answer does not depend"
+
+
+def test_slices_between_those_on_which_an_answer_depends_are_named_too():
+    """And those on both sides of them."""
+    contract = registry.contract("softmax")
+    case = plain_case(contract, "float32", next(iter(contract.values)), size=dict(rows=10, cols=9))
+    look = influence._Look(
+        contract,
+        case,
+        "y",
+        "cpu",
+        lambda inputs: contract.by_name(summed(from_row(1, 2))(*inputs.arguments.values())),
+        math.inf,
+    )
+    look.rows = [influence.Row((4,), look._row((4,)))]
+    part = influence.Beside("x", "rows", 10, slice(2, 7), (slice(1, 2), slice(7, 10)))
+    assert look._of_reached(part) == "rows 1, 3, 5, ... (every second from 1, 5 of 10) of x"
+    on_both = dict(look._of_operand("x", look.rows[0]))["changes"]
+    assert (on_both.span, on_both.reached) == (slice(4, 5), (slice(1, 4), slice(5, 10)))
+
+
+def test_an_operand_of_any_number_of_axes():
+    """Groups that reach into the next one."""
+
+    def fn(x, weight, bias, *, groups, eps=1e-5):
+        per = x.shape[1] // groups
+        y = torch.empty_like(x)
+        for g in range(groups):
+            wide = x[:, g * per : (g + 1) * per + 2].flatten(1)
+            mean, variance = (
+                of(1)[(...,) + (None,) * (x.ndim - 1)] for of in (wide.mean, partial(wide.var, correction=0))
+            )
+            y[:, g * per : (g + 1) * per] = (x[:, g * per : (g + 1) * per] - mean) * (variance + eps) ** -0.5
+        along = [1, -1, *[1] * (x.ndim - 2)]
+        return y * weight.reshape(along) + (0 if bias is None else bias.reshape(along))
+
+    told = said("group_norm", fn, params={"groups": 3}, N=2, C=9, trailing=(4, 5))
+    assert told == "y[0, 0, 0] changes with C 3..4 of x, on which its answer does not depend"
+    told = said("group_norm", fn, params={"groups": 3}, N=2, C=9, trailing=())
+    assert told.startswith("y[0] changes with C")
+
+
+def test_how_many_slices_there_are_along_each_axis():
+    look = look_at(without(0), rows=3, cols=60)
+    look.contract = SimpleNamespace(operand_axes=lambda name, case: name)
+    look.plain = SimpleNamespace(exact=dict.fromkeys(("N C ...", "N ... D", "... D", "...", "N"), torch.ones(2, 3, 4)))
+    sizes = {axes: look._sizes(axes) for axes in look.plain.exact}
+    assert sizes == {
+        "N C ...": dict(N=2, C=3),
+        "N ... D": dict(N=2, D=4),
+        "... D": dict(D=4),
+        "...": {},
+        "N": dict(N=2),
+    }
 
 
 def attention(mask, skipped=0):
