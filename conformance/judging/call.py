@@ -270,6 +270,7 @@ def _explain(
     blocks = output_bytes(j.contract, inputs.case)
     long = j.executor.device == "cpu" and j.contract.is_beyond_grid(inputs.case)  # a call takes seconds
     again = thoroughly and not long and j.trial.kind is Kind.CASE
+    of_nan = again or (j.trial.kind is Kind.CASE and not inputs.case.filled)  # few, and of little work
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)
     if thoroughly and j.trial.kind is Kind.CALLS and len(j.earlier) > 0:
         for name in [name for name, verdict in verdicts.items() if verdict.bad is not None and name not in found]:
@@ -295,7 +296,7 @@ def _explain(
                     or causes.of_nan(j, inputs.case, name, got[name], bad, expected[name])
                 )
             )
-            if again
+            if of_nan
             else (lambda name, bad: None)
         ),
         call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,

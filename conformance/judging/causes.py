@@ -655,7 +655,7 @@ def let_through(
     """Whether wrong elements are NaN for that of operands in places on which the right answer does not depend."""
     if expected is None:
         return None
-    where = bad.cpu() & torch.isnan(got.cpu()) & torch.isfinite(expected.answer.cpu().expand(got.shape))
+    where = bad.cpu() & torch.isnan(got.cpu()) & ~torch.isnan(expected.answer.cpu().expand(got.shape))
     if int(where.sum()) < NOT_A_NUMBER * int(bad.sum()):
         return None
     gone = {operand: _without_nan(j, case, [operand], name, where, expected) for operand in j.contract.operands}
@@ -664,6 +664,10 @@ def let_through(
     right = max((gone[operand] or 0.0 for operand in found), default=0.0)
     if not found and len(idle) > 1 and (right := _without_nan(j, case, idle, name, where, expected) or 0.0):
         found = idle
+        for one in idle:  # which are all that have NaN: some of them may do nothing
+            rest = [operand for operand in found if operand != one]
+            if rest and (_without_nan(j, case, rest, name, where, expected) or 0.0) >= right:
+                found = rest
     if not found:
         return None
     by_0 = right >= diagnosis.EXPLAINS

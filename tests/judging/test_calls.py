@@ -880,6 +880,21 @@ def test_what_a_diagnosis_may_call(monkeypatch, again):
     assert j.subject.compared["answers"] == (1 if again else 4)
 
 
+@pytest.mark.parametrize(("empty", "asked"), [(True, True), (False, False)])
+def test_where_nan_comes_from_is_asked_of_any_case_of_size_0(monkeypatch, empty, asked):
+    """Of which there are few; of others, of the first failures alone."""
+    j, given = judgement(), {}
+    j.subject.compared["answers"] = 3
+    monkeypatch.setattr(type(j.case), "filled", not empty)
+    monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: given.update(named) or {})
+    monkeypatch.setattr(call.causes, "let_through", lambda *args: "NaN that is read")
+    expected = j.contract.expected(inputs := j.contract.build(j.case))
+    got = {"y": 2 * expected["y"].answer.float()}
+    verdicts = {"y": calls.compare.compare(got["y"], expected["y"], torch.float32)}
+    call._explain(j, inputs, got, expected, verdicts)
+    assert (given["idle"]("y", verdicts["y"].bad) == "NaN that is read") == asked and not given["mutants"]
+
+
 def test_the_longest_sums_of_a_contract(monkeypatch):
     """Of its sizes that have elements and are valid; of the values that the kernel gives there."""
     sizes = [dict(M=2, K=k, N=3) for k in (5, 0, 70, 9, 300)]

@@ -861,6 +861,27 @@ def test_nan_of_two_operands_of_which_each_alone_is_enough():
     assert told.startswith("k and v have NaN in rows from lengths on, on which no answer depends: they are read, and ")
 
 
+def test_of_operands_that_have_nan_those_are_named_that_do_something():
+    """Of an answer of -inf too: the log-sum-exp of rows without keys."""
+
+    def fn(q, k, v, cu_q, cu_k, *, max_q, max_k, causal=False, scale=None):
+        s = torch.einsum("qhd,kgd->hqk", q, k)
+        o = torch.einsum("hqk,kgd->qhd", torch.softmax(s, -1), v)
+        return o, torch.logsumexp(s, -1)
+
+    case = case_of("attention_varlen", N=3, Tq=8, Tk=20, Sq=3, Sk=5, Hq=1, Hkv=1, D=8)
+    j = judgement(fn, case)
+    inputs = j.contract.build(case)
+    expected = j.contract.expected(inputs)
+    assert all(bool(inputs.placed[name].view.isnan().any()) for name in "qkv")
+    assert bool((expected["lse"].answer == -math.inf).any())
+    for output, names in (("lse", "q and k have"), ("o", "q and k and v have")):
+        got = j.call(inputs.arguments).values[output]
+        bad = compare.compare(got, expected[output], torch.float32).bad
+        told = causes.let_through(j, case, output, got, bad, expected[output])
+        assert bool(got.isnan().all()) and told.startswith(f"{names} NaN in rows behind the last sequence, on which")
+
+
 def test_nan_of_another_row_is_said_to_be_read_where_it_is():
     """A sum of each row that goes on into the next one."""
 
