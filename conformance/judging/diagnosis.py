@@ -60,6 +60,12 @@ INFINITE = "infinite there: an overflow, or a division by 0"
 OTHER_SIGN = "an infinity of the other sign"
 LOG_OF_0 = "-inf where the answer is a number: the logarithm of 0, as where all that is summed vanishes"
 LOGARITHMS = ("lse", "loss")  # outputs that are some
+BASES = (  # what a wrong logarithm is times the answer, and what it is then
+    (1 / math.log(2), "a logarithm to base 2, of the larger part at least"),
+    (math.log(2), "a natural logarithm times ln 2, as one to base 2 has to be, of the larger part at least"),
+)
+OF_A_BASE = 0.015  # of such a factor, what it may be off: a small part can be another logarithm
+CLOSER = 0.5  # of what a difference leaves, what such a factor may, at most
 ALL_0 = "all 0 there"
 ONE_ANSWER = (NAN, INFINITE, OTHER_SIGN, LOG_OF_0)
 ANOTHER_MASK = "0 where the answer is not, and not 0 where it is: another mask, or another index into it"
@@ -75,6 +81,8 @@ _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NOT_ELSEWHERE = "though not in all cases that pass"  # of a mutant that is wrong there
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 ORDERED = 4  # different numbers that stand elsewhere, at least
+STRAY = 0.01  # of the elements, below which those that are right are so by chance, unless they are a slice,
+OF_CHANCE = 4  # or as many, at least, that fill a box
 OTHER_MASK = 16  # wrong elements that tell another mask
 BOTH_WAYS = 0.1  # of the wrong elements, 0 where they are not to be and the other way round
 # kinds that one call does not show by its values, or that would do harm here
@@ -174,6 +182,8 @@ def diagnose(
             relation = causes.get(name) or (None if found else passed_through(got[name], right, verdict.bad))
             if relation is None and not found:
                 relation = known.get(name) or related(got[name], right, case, verdict.bad, axes, bits)
+                if relation is None and name in LOGARITHMS:
+                    relation = to_another_base(got[name], right, case, verdict.bad)
                 if relation and OF_ROWS.match(relation) and not _is_so_plainly(contract, case, name, relation, call):
                     relation = None
                 if relation == LOG_OF_0 and name not in LOGARITHMS:
@@ -209,9 +219,10 @@ def diagnose(
                         if said is not None and "rounded" not in said and rule is None:
                             said = short_alone(name) or said
                         if said is None and relation is None:
-                            said = search().number(seconds)
+                            said = short_alone(name) or search().number(seconds)
                     if said is None and not (relation is not None and relation.startswith(ANOTHER)):
                         said = reading.beyond(contract, case, name, verdict.bad, call)
+                        said = said and (short_alone(name) or said)
                         if said is not None and bool(torch.isnan(got[name].cpu()[verdict.bad.cpu()]).all()):
                             said += ": NaN there, as where an exponential or a power overflows: inf/inf or inf - inf"
                     relation = said if relation is None or said is not None else relation
@@ -225,8 +236,10 @@ def diagnose(
                 )
                 near = allowed + budget.EPS.get(got[name].dtype, 0.0) * value.abs()  # a wrong value is rounded as it is
                 statistics = own_statistics.of_parts(contract, case, name, value, answer, near, verdict.bad.cpu())
-                found_out = (relation, depends(name), None if stands else edge(name))
-                relation = statistics or "; ".join(filter(None, found_out)) or None
+                dependence = depends(name)
+                others = (None if stands else edge(name),) if statistics is None else (statistics,)
+                found_out = (relation if statistics is None else None, dependence, *others)
+                relation = "; ".join(filter(None, found_out)) or None
             said = "; ".join([*parts, relation] if relation else parts)
             lines.append(f"{name}: {_OVERHANG.sub('', said) if left_out.TOLD.search(said) else said}")
             if not bool(verdict.bad.all()):
@@ -689,8 +702,14 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
     if count == box:
         return _axes_text(sets, bad.shape, axes) + _flat_overhang(bad)
     outside, right = _box(~bad)
-    if bad.numel() - count == outside:
+    few = bad.numel() - count
+    stray = few < STRAY * bad.numel() and few < OF_CHANCE and not _is_slice(right, bad.shape)
+    if few == outside and not stray:
         return f"everything but {_axes_text(right, bad.shape, axes)}"
+    if stray and few == 1:
+        return f"everything but one element of {bad.numel()}, at {[at for (at,) in right]}"
+    if (stray or few < STRAY * bad.numel()) and box == bad.numel():  # no slice is right
+        return f"everything but {few} of {bad.numel()} elements"
     steps = bad.reshape(-1).nonzero().flatten().tolist()
     if stride := _step(steps):
         return f"every {ordinal(stride)} element in memory order, from {steps[0]}"
@@ -698,6 +717,11 @@ def region(bad: torch.Tensor, axes: Sequence[str]) -> str:
     if share >= 0.5:
         return f"most of {_axes_text(sets, bad.shape, axes)} ({count} of {box})"
     return f"{count} of {bad.numel()} elements, scattered over {_axes_text(sets, bad.shape, axes)}"
+
+
+def _is_slice(sets: Sequence[list[int]], shape: Sequence[int]) -> bool:
+    """Whether the product of some indices along each axis has all of every axis but one at most."""
+    return sum(len(found) < size for found, size in zip(sets, shape, strict=True)) <= 1
 
 
 def where_alike(right: Expected, got: torch.Tensor, bad: torch.Tensor) -> str:
@@ -879,6 +903,24 @@ def related(
     )
 
 
+def to_another_base(got: torch.Tensor, expected: Expected, case: Case, bad: torch.Tensor) -> str | None:
+    """Whether the wrong elements of a logarithm are about those to base 2, in words: a factor explains them better than
+    a difference does. What is added to one after that is another one's share, and small."""
+    value, answer, _ = aligned(got, closest(got, expected, case.torch_dtype), case.torch_dtype)
+    value, answer = value[bad.cpu()], answer[bad.cpu()]
+    told = value.isfinite() & answer.isfinite() & (answer.abs() > 1)
+    if not most(told) or len(answer[told].unique()) < 3:
+        return None
+    value, answer = value[told], answer[told]
+    ratio, difference = value / answer, value - answer
+    for factor, text in BASES:
+        left = (value - ratio.median() * answer).square().mean().sqrt()
+        if most((ratio / factor - 1).abs() <= OF_A_BASE) and left <= CLOSER * difference.std(correction=0):
+            low, high = (f"{float(x):.4g}" for x in ratio.aminmax())
+            return f"{low if low == high else f'{low} to {high}'} times the answer: {text}"
+    return None
+
+
 def _bits_moved(got: torch.Tensor, answer: torch.Tensor) -> str | None:
     """How the bits of the words of a wrong output lie otherwise than those of the answer, in memory of 32 bits."""
     words = [w.to(torch.int64).numpy().astype(np.uint32).view(np.uint8).reshape(-1, 4) for w in (got, answer)]
@@ -979,7 +1021,7 @@ def short_sums(
     longer: Callable[[], tuple[torch.Tensor, Expected] | None] = lambda: None,
 ) -> str | None:
     """Whether errors in 16 bits are no larger than sums kept in the inputs' dtype explain, and whether terms cancel at
-    the worst element. Over the longest sums, `longer`, a running sum is off by more than a few partial sums."""
+    the worst element. Over the longest sums, `longer`, a single running sum is off by more than a few partial sums."""
     dtype = case.torch_dtype
     if dtype.itemsize != 2:
         return None
@@ -997,7 +1039,7 @@ def short_sums(
         if roundings <= SEVERAL:
             text = (
                 f"no further off than a few partial sums, or an intermediate, stored in {case.dtype} explain: over the "
-                f"longest sums a running one that is rounded after each term would be off by more"
+                f"longest sums a single running sum of all terms, rounded after each, would be off by more"
             )
             if dtype is torch.bfloat16:
                 text += ", though not one in float16"

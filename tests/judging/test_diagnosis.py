@@ -86,6 +86,14 @@ def marked(shape, *index):
         (marked((9, 7), *((i // 7, i % 7) for i in range(0, 63, 4))), "every fourth element in memory order, from 0"),
         (marked((50, 50), *((i, i) for i in range(50))), "50 of 2500 elements, scattered over all rows, all cols"),
         (~marked((6, 8), (1, 1), (2, 5)), "most of all rows, all cols (46 of 48)"),
+        (~marked((40, 50), (1, 1), (2, 5)), "everything but 2 of 2000 elements"),
+        (~marked((40, 50), (1, slice(3, 5))), "everything but 2 of 2000 elements"),  # beside each other by chance
+        (~marked((40, 50), (1, 3)), "everything but one element of 2000, at [1, 3]"),
+        (~marked((40, 50), (1, slice(3, 7))), "everything but rows 1 of 40, cols 3..6 of 50"),
+        (~marked((40, 50), (1, slice(3, 7)), (5, 30)), "everything but 5 of 2000 elements"),
+        (~marked((3, 500), (..., 7)), "cols 0..6, 8..499 (499 of 500), all rows"),
+        (~marked((3, 500), (..., 7), (1, 9)), "most of cols 0..6, 8..499 (499 of 500), all rows (1496 of 1497)"),
+        (~marked((1, 500), (0, 7)), "cols 0..6, 8..499 (499 of 500)"),
     ],
 )
 def test_regions(bad, text):
@@ -1083,9 +1091,79 @@ def test_sums_that_are_short():
     assert partial_sums.startswith("no further off than a few partial sums, or an intermediate, stored in bfloat16")
     assert partial_sums.endswith("would be off by more, though not one in float16")
     half = answer.half()
-    assert hint(0.5, "float16", lambda: (half, expected)).endswith("after each term would be off by more")
+    said = "a single running sum of all terms, rounded after each, would be off by more"
+    assert hint(0.5, "float16", lambda: (half, expected)).endswith(said)
     small = replace(expected, answer=answer / 10)
     assert hint(3.0, of=small).endswith("times its size, which cancel") and "cancel" not in hint(3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda lse: 1.4427 * lse + 1e-3 * lse.sin(), "1.44"),
+        (lambda lse: 0.6931 * lse - 1e-3 * lse.sin(), "0.69"),
+        (lambda lse: 1.46 * lse + 1e-2 * lse.sin(), "1.4"),
+        (lambda lse: 1.48 * lse + 1e-3 * lse.sin(), None),
+        (lambda lse: 1.4427 * lse + 0.3 * lse.sin(), None),
+        (lambda lse: torch.where(torch.arange(64) % 10 == 0, 1.2 * lse, 1.4427 * lse), None),  # a tenth of it
+    ],
+)
+def test_logarithms_to_another_base(change, text):
+    """The larger part of one, at least: not of any that a difference explains as well, or which are small."""
+
+    def told(answer, got):
+        bad = torch.ones(answer.shape, dtype=torch.bool)
+        return diagnosis.to_another_base(got.float(), Expected(answer), case_of(), bad)
+
+    lse = torch.linspace(5, 9, 64, dtype=torch.float64)
+    said = told(lse, change(lse))
+    assert said is None if text is None else said.startswith(text)
+    if said is not None:
+        whole = "to base 2, of the larger part" if text > "1" else "a natural logarithm times ln 2"
+        assert " times the answer: " in said and whole in said
+        assert told(lse / 10, change(lse) / 10) is None
+        alike = torch.linspace(7, 7.1, 64, dtype=torch.float64)
+        off = 7 * (float(text[:3]) + (0.04 if text[:3] == "1.4" else 0.09) - 1)
+        assert told(alike, alike + off + 1e-3 * alike.sin()) is None  # in proportion by chance
+        assert told(alike[:1].expand(64), change(alike[:1].expand(64))) is None
+
+
+@pytest.mark.parametrize(("outputs", "so"), [(("lse",), True), ((), False)])
+def test_an_output_that_is_a_logarithm_is_said_to_be_one_to_base_2(monkeypatch, outputs, so):
+    monkeypatch.setattr(diagnosis, "LOGARITHMS", outputs)
+    contract = registry.contract("online_softmax")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=9, cols=4000))
+    right = contract.expected(contract.build(case))["lse"]
+    got = (right.answer * 1.4427 + 1e-3 * (99 * right.answer).sin()).float()
+    verdicts = {"lse": compare.compare(got, right, torch.float32)}
+    text = diagnosis.diagnose(contract, case, {"lse": got}, {"lse": right}, verdicts, mutants=False).get("lse", "")
+    assert ("times the answer: a logarithm to base 2, of the larger part at least" in text) == so
+
+
+def test_what_is_rounded_in_16_bits_is_no_matter_of_numbers(monkeypatch):
+    """Neither of an operand's nor of one in the code: right in float32, and no further off than short sums explain."""
+    case = case_of(5, 300, "bfloat16")
+    contract = registry.contract("softmax")
+
+    def fn(x):
+        y = torch.softmax(x.double(), -1)
+        return (y * (1 + (0.02 * (37 * y).sin() if x.dtype is torch.bfloat16 else 0))).to(x.dtype)
+
+    def call(one):
+        return contract.by_name(contract.call(fn, contract.build(one).arguments))
+
+    monkeypatch.setattr(diagnosis.reading, "misread", lambda *given, **options: None)
+    monkeypatch.setattr(diagnosis.reading, "beyond", lambda *given: "wrong wherever x is 1")
+    monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda self, seconds: None)
+    monkeypatch.setattr(diagnosis.altered.Search, "number", lambda self, seconds: None)
+    monkeypatch.setattr(diagnosis, "matching_mutants", lambda *given: {"y": []})
+    monkeypatch.setattr(diagnosis, "short_sums", lambda *given: "short sums")
+    assert "; short sums" in diagnose(fn, case, call=call)
+    monkeypatch.setattr(diagnosis, "short_sums", lambda *given: None)
+    assert "; wrong wherever x is 1" in diagnose(fn, case, call=call)
+    monkeypatch.setattr(diagnosis, "short_sums", lambda *given: "short sums")
+    monkeypatch.setattr(diagnosis.altered.Search, "number", lambda self, seconds: "as if 1 were 2")
+    assert "; short sums" in diagnose(fn, case, call=call)
 
 
 def test_which_memory_was_never_written():

@@ -91,6 +91,9 @@ def test_a_diagnosis_says_so():
     verdicts = {"y": compare.compare(got["y"], expected["y"], torch.float32)}
     text = diagnosis.diagnose(contract, case, got, expected, verdicts, mutants=False)["y"]
     assert "; each row is as with a variance of 0.95 to 0.99 of its own, and its own mean" in text.splitlines()[0]
+    depends = dict(depends=lambda output: f"{output}[0] changes with it", edge=lambda output: pytest.fail("not asked"))
+    text = diagnosis.diagnose(contract, case, got, expected, verdicts, mutants=False, **depends)["y"]
+    assert "; y[0] changes with it; each row is as with a variance of 0.95 to 0.99 of its" in text.splitlines()[0]
 
 
 def test_another_op_has_no_statistics():
