@@ -31,6 +31,7 @@ FEW = 0.2  # of the wrong elements of a row, at least, whose answer does: what i
 MOST = 0.5  # of the wrong elements of a row, at least, that move with what they must not depend on
 FAR = 8.0  # of an error, what explains it moves the answer by this part at least
 ALONE = 256  # slices of an axis that are changed one by one, at most, where there is time for that
+NEAR = 8  # slices next to those that count, that are changed one by one, where not
 PERIODS = (2, 3, 4, 5, 8, 16, 32)  # every so many slices of an axis are changed together, where not
 HALVINGS = 4  # and halves of it, quarters, down to 16ths
 OUTER = 8.0  # budgets by which what a kernel gives has to move with what it must not depend on
@@ -155,25 +156,30 @@ class _Look:
         return _of_some(part, sorted(lost)) if lost and self._is_enough(row, part, lost) else None
 
     def _of_reached(self, part: Beside) -> str:
-        """With which slices the first row moves, in words: each is changed, where there is time for that; and as far as
-        there is, those between slices on which its answer depends."""
+        """With which slices the first row moves, in words: each is changed, where there is time for that, and as far as
+        there is, those between slices on which its answer depends; else those next to these and at the ends, and what
+        lies in one run with them, or one period."""
         name, letter, row = part.name, part.letter, self.rows[0]
-        outside = [at for run in part.reached for at in range(run.start, run.stop)]
+        runs = [range(run.start, run.stop) for run in part.reached]
+        outside = [at for run in runs for at in run]
         start = time.monotonic()
         moves = {outside[-1]: self._reaches(row, name, letter, outside[-1])}
         took = time.monotonic() - start
-        if len(outside) <= ALONE and took * len(outside) <= self.end - start:
-            moves |= {at: self._reaches(row, name, letter, at) for at in outside[:-1]}
-        if len(moves) < len(outside) or time.monotonic() > self.end or True not in moves.values():
-            runs = " and ".join(_of(name, letter, run.start, run.stop) for run in part.reached)
-            return runs if len(outside) == 1 else f"some or all of {runs}"
-        inside = range(part.span.start, part.span.stop) if part.span.stop - part.span.start <= ALONE else ()
+        each = len(outside) <= ALONE and took * len(outside) <= self.end - time.monotonic()
+        near = [at for run in runs for at in (run[:NEAR] if run[0] >= part.span.stop else run[-NEAR:])]
+        moves |= {at: self._reaches(row, name, letter, at) for at in (outside if each else [*near, outside[0]])}
+        if time.monotonic() > self.end or True not in moves.values():
+            shown = " and ".join(_of(name, letter, run.start, run.stop) for run in runs)
+            return shown if len(outside) == 1 else f"some or all of {shown}"
+        inside = range(part.span.start, part.span.stop) if each and part.span.stop - part.span.start <= ALONE else ()
         for at in itertools.takewhile(lambda _: time.monotonic() < self.end, inside):
             if self._answer_stays(row, name, {letter: [at]}):
                 moves[at] = self._reaches(row, name, letter, at)
         found, kept = ({at for at, so in moves.items() if so is side} for side in (True, False))
-        every = _filled(found, kept, slice(min(moves), max(moves) + 1))
-        return _of_some(part, sorted(every & moves.keys()))
+        known = slice(min(moves), max(moves) + 1)
+        every = _filled(found, kept, known, None if each else NEAR // 2) & (moves.keys() | set(outside))
+        more = ", among others" if not each and every == found and len(found) < len(outside) else ""
+        return _of_some(part, sorted(every)) + more
 
     def _reaches(self, row: Row, name: str, letter: str, at: int) -> bool | None:
         """Whether a row moves with one slice of an operand; None where it does by no more than another order of sums
@@ -509,12 +515,12 @@ def _of_some(part: Part | Beside, some: list[int]) -> str:
     return f"{diagnosis.region(mask, [letter])} of {name}"
 
 
-def _filled(lost: set[int], kept: set[int], span: slice) -> set[int]:
+def _filled(lost: set[int], kept: set[int], span: slice, longest: int | None = None) -> set[int]:
     """The slices that are lost, with those that are not `kept` either and lie in one run with them, or one period."""
     run = set(range(min(lost), max(lost) + 1))
     if not kept & run:
         return run
-    for period in range(2, (span.stop - span.start) // 3 + 1):
+    for period in range(2, (longest or (span.stop - span.start) // 3) + 1):
         places = {at % period for at in lost}
         if not any(at % period in places for at in kept):
             return {at for at in range(span.start, span.stop) if at % period in places}

@@ -74,14 +74,26 @@ def test_of_what_lies_outside_all_that_moves_is_named(first, step, rows):
     assert told == f"y[0] changes with {rows} of x, on which its answer does not depend"
 
 
-@pytest.mark.parametrize(("name", "number"), [("ALONE", 0), ("_reaches", None)])
-def test_of_what_was_not_tried_one_by_one_some_or_all_is_said(monkeypatch, name, number):
-    if name == "ALONE":
-        monkeypatch.setattr(influence, name, number)
-    else:  # or which no slice alone moves enough
-        monkeypatch.setattr(influence._Look, name, lambda look, row, name, letter, at: number)
+def test_of_what_moves_too_little_by_itself_some_or_all_is_said(monkeypatch):
+    monkeypatch.setattr(influence._Look, "_reaches", lambda look, row, name, letter, at: None)
     told = said("softmax", summed(from_row(2, 2)), rows=18, cols=9)
     assert told == "y[0] changes with some or all of rows 1..16 of x, on which its answer does not depend"
+
+
+@pytest.mark.parametrize(
+    ("some", "rows"),
+    [
+        (slice(2, None, 2), "rows 2, 4, 6, ... (every second from 2, 19 of 40) of x"),
+        (slice(3, 30), "rows 3..29 of x"),
+        ([1, 3, 4, 30], "rows 1, 3..4, 30 (4 of 40) of x, among others"),
+        ([1, 3, 4, 20, 30], "rows 1, 3..4, 30 (4 of 40) of x, among others"),
+    ],
+)
+def test_of_many_slices_those_next_to_what_counts_are_tried(monkeypatch, some, rows):
+    """What is a run or a period there is one up to the last of all; else others are said to be left."""
+    monkeypatch.setattr(influence, "ALONE", 0)
+    told = said("softmax", summed(lambda e: 1e-2 * e[some].sum() * torch.ones(len(e), 1)), rows=40, cols=9)
+    assert told == f"y[0] changes with {rows}, on which its answer does not depend"
 
 
 def test_slices_between_those_on_which_an_answer_depends_are_named_too():
