@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from touchstone.backends import overflow
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
@@ -26,7 +27,7 @@ EQUALS, OR = re.compile(r"^(?P<begin>equals the reference, but )(?P<mutants>.*)$
 KEPT = re.compile(
     r"is kept (?:from one call to the next|by the address|from the first call)|the answer of an earlier call"
 )
-SURE = re.compile(r"overflows, and wraps on a GPU|in an int of 32 bits, which overflows")  # a cause that was seen
+SURE = (overflow.WRAPS, overflow.OF_ACCESS)  # of causes that were seen
 ENDINGS = ("given", "not given", "not contiguous")  # of words of which one or another may do
 SEVERAL = (2, 3)  # so many
 ORDERS = 4  # that are looked at of two sizes of a like kind: the one the greater or not, and the other
@@ -66,7 +67,8 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
     _drop_refuted(failures)
     for group in grouped(failures):
-        if any(SURE.search(f"{finding.message} {finding.diagnosis}") for finding in group.findings):
+        said = "\n".join(f"{finding.message}\n{finding.diagnosis}" for finding in group.findings)
+        if any(sure in said for sure in SURE):
             continue
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
         named = MUTANT.search(group.example.diagnosis or "") is not None
