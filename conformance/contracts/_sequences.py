@@ -256,6 +256,22 @@ def reordered(arguments: Mapping[str, Any], order: Sequence[int]) -> tuple[dict[
     return moved, index["q"], index["k"]
 
 
+def turned(case: Case) -> list[int]:
+    """The second sequence first, and so on, the first last: of three none lies where one of its length has been."""
+    number = case.size["N"] - 1
+    return [*range(1, number), 0]
+
+
+def without_the_last(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """The arguments without a row or key in the last sequence, and how many rows of q and of k those before have: the
+    others lie behind all sequences then."""
+    ends, changed = {x: int(arguments[f"cu_{x}"][-2]) for x in "qk"}, dict(arguments)
+    for x, end in ends.items():
+        changed[f"cu_{x}"] = arguments[f"cu_{x}"].clone()
+        changed[f"cu_{x}"][-1] = end
+    return changed, ends
+
+
 def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """How far two outputs are from each other, in eps of the larger's largest element or 1."""
     if not torch.equal(found.isfinite(), wanted.isfinite()):

@@ -57,11 +57,21 @@ def _as_attention(name, tensor):
 
 
 def _order_of_sequences(call, arguments, outputs, case):
-    order = list(reversed(range(case.size["N"] - 1)))
-    moved, rows, _ = reordered(arguments, order)
+    moved, rows, _ = reordered(arguments, packing.turned(case))
     o, lse = call(**moved)
     off = max(apart(o, outputs[0][rows]), apart(lse, outputs[1][:, rows]))
     return None if off <= 16 else f"sequences in another order move the answer by {off:.3g} eps"
+
+
+def _the_last_is_left_out(call, arguments, outputs, case):
+    """Rows behind the sequences are 0, and their lse -inf, though they belonged to one in the call before."""
+    changed, ends = packing.without_the_last(arguments)
+    o, lse = call(**changed)
+    at = ends["q"]
+    if o[at:].count_nonzero() or not bool((lse[:, at:] == -torch.inf).all()):
+        return "rows behind the last sequence are not 0, or their lse not -inf"
+    off = max(apart(o[:at], outputs[0][:at]), apart(lse[:, :at], outputs[1][:, :at]))
+    return None if off <= 16 else f"without the last sequence the answer of others moves by {off:.3g} eps"
 
 
 def _sequences_are_independent(call, arguments, outputs, case):
@@ -136,6 +146,7 @@ contract = Contract(
     properties=[
         equals_op("attention where there is one sequence", _one_sequence, _of_attention, seen_as=_as_attention),
         Property("order of sequences does not matter", _order_of_sequences),
+        Property("the last sequence is left out", _the_last_is_left_out),
         Property("sequences are independent", _sequences_are_independent),
     ],
 )

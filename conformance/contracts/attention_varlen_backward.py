@@ -71,10 +71,21 @@ def _one_sequence(call, arguments, outputs, case):
 
 
 def _order_of_sequences(call, arguments, outputs, case):
-    moved, rows, keys = reordered(arguments, list(reversed(range(case.size["N"] - 1))))
+    moved, rows, keys = reordered(arguments, packing.turned(case))
     found = call(**moved)
     off = max(apart(got, was[at]) for got, was, at in zip(found, outputs, (rows, keys, keys), strict=True))
     return None if off <= 16 else f"sequences in another order move the gradients by {off:.3g} eps"
+
+
+def _the_last_is_left_out(call, arguments, outputs, case):
+    """The gradients of rows behind the sequences are 0, though they belonged to one in the call before."""
+    changed, ends = packing.without_the_last(arguments)
+    for name, got, was, at in zip(NAMES, call(**changed), outputs, (ends["q"], ends["k"], ends["k"]), strict=True):
+        if got[at:].count_nonzero():
+            return f"{name} of rows behind the last sequence is not 0"
+        if (off := apart(got[:at], was[:at])) > 16:
+            return f"without the last sequence {name} of others moves by {off:.3g} eps"
+    return None
 
 
 def _sequences_are_independent(call, arguments, outputs, case):
@@ -177,6 +188,7 @@ contract = Contract(
         Property("no gradient in, none out", _zero_gradient),
         Property("one sequence is attention", _one_sequence),
         Property("order of sequences does not matter", _order_of_sequences),
+        Property("the last sequence is left out", _the_last_is_left_out),
         Property("sequences are independent", _sequences_are_independent),
     ],
 )
