@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
@@ -33,6 +33,8 @@ from touchstone.conformance.spec.budget import EPS, Expected, budget, finite
 from touchstone.conformance.spec.contract import Case, Contract
 
 WORK_LIMIT = 2e7  # work of a case above which only what explains a small one is tried
+PASSED_TRIED, CHEAP = 8, 1e6  # cases in which the kernel is right, of so little work each, in which a change is tried
+NOT_ELSEWHERE = "though not in all cases that pass"  # of a change that is wrong there
 OTHER_SIZES = 3  # on which what explains one is tried, where they are wrong too
 NAMED, FOUND = 2, 8  # most changes that are named, and that are compared before
 AS_NEAR = 2.0  # times the error that the best of them leaves, up to which others are as good
@@ -68,8 +70,10 @@ class Search:
         got: Mapping[str, torch.Tensor],
         bad: torch.Tensor,
         call: reading.Call = reading.nothing,
+        passed: Sequence[Case] = (),
     ) -> None:
         self.contract, self.case, self.output, self.further = contract, case, output, cache(call)
+        self.passed = passed
         run, self.work, self.possible = of_op(contract), contract.work(case), False
         if run is None or self.work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
             return
@@ -98,6 +102,7 @@ class Search:
             alterations = itertools.chain((a for a in every if a.text in likely), rest)
         part = self.given.part()
         found: dict[Part | None, dict[str, torch.Tensor]] = {None: {}, part: {}}
+        spoils = set[str]()
         for alteration in alterations:
             if time.monotonic() > start + seconds or len(found[None]) > FOUND:
                 break
@@ -112,8 +117,13 @@ class Search:
             if self.untold():
                 return None
             if self.stands(alteration, where):
-                found[where][f"{alteration.text}{self.shown(where)}"] = theirs[self.output]
-        return self.said(found[None] or found[part])
+                text = f"{alteration.text}{self.shown(where)}"
+                found[where][text] = theirs[self.output]
+                if self.spoils(alteration, self.passed_alike):
+                    spoils.add(text)
+        explains = found[None] or found[part]
+        said = self.said({text: theirs for text, theirs in explains.items() if text not in spoils})
+        return said or ((said := self.said(explains)) and f"{said}, {NOT_ELSEWHERE}")
 
     def shown(self, part: Part | None) -> str:
         """The part of the output in which a change is found, in words."""
@@ -160,11 +170,35 @@ class Search:
         contract, case, output = self.contract, self.case, self.output
         if not all(_holds(contract, self.run, alteration, o, output, self.further(o), part) for o in self.others):
             return False
-        return not any(
-            _refuted(contract, self.run, alteration, other, output, self.further(other), part)
-            for other in reading.refuting(contract, case)
-            if other not in self.others
-        )
+        others = [other for other in reading.refuting(contract, case) if other not in self.others]
+        if any(_refuted(contract, self.run, alteration, o, output, self.further(o), part) for o in others):
+            return False
+        plain = [other for other in reading.plainly(contract, case) if self.is_right(other)]
+        return not self.spoils(alteration, plain)
+
+    def is_right(self, other: Case) -> bool:
+        """Whether the output is right on another case."""
+        given = reading.given_on(self.contract, other, self.output, self.further)
+        return given is not None and not bool(given.bad.any())
+
+    @cached_property
+    def passed_alike(self) -> list[Case]:
+        """A few of the cases of this dtype in which the kernel was right."""
+        alike = [one for one in self.passed if one.dtype == self.case.dtype and one.filled]
+        return [one for one in alike if self.contract.work(one) <= CHEAP][-PASSED_TRIED:]
+
+    def spoils(self, alteration: Alteration, right_in: Sequence[Case]) -> bool:
+        """Whether a change makes the output wrong in one of some cases in which the kernel is right."""
+        for other in right_in:
+            inputs = self.contract.build(other)
+            right = self.contract.expected(inputs)[self.output]
+            theirs = outputs_of(self.contract, self.run, inputs.exact, other, Run(alteration))
+            got = None if theirs is None else theirs.get(self.output)
+            if right is None or got is None or got.shape != right.answer.shape:
+                continue
+            if not compare.compare(got.to(right.dtype or other.torch_dtype), right, other.torch_dtype).ok:
+                return True
+        return False
 
     def is_constant(self, alteration: Alteration) -> bool:
         """Whether a change explains other sizes too, where they are wrong: of a count, say, each has its own."""

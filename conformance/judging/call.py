@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.judging import causes, diagnosis, edges, honesty, indices, influence, reading
+from touchstone.conformance.judging import causes, diagnosis, edges, honesty, indices, influence, options, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -336,13 +337,20 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
 
 
 def _edge(j: Judgement, case: Case, output: str) -> str | None:
-    """From which size on an output is wrong, as further calls tell; for a few seconds of a kernel."""
-    known, start = j.subject.compared, time.monotonic()
-    seconds = min(edges.SECONDS, edges.OF_A_KERNEL - known["edges, ms"] / 1000)
+    """From which size on an output is wrong, and without which options it is right, as further calls tell; for a few
+    seconds of a kernel."""
+    found = (_timed(j, looked, case, output) for looked in (edges, options))
+    return "; ".join(filter(None, found)) or None
+
+
+def _timed(j: Judgement, looked: ModuleType, case: Case, output: str) -> str | None:
+    """What one of such modules finds, for as long as it may look at a kernel."""
+    known, start, key = j.subject.compared, time.monotonic(), f"{looked.__name__}, ms"
+    seconds = min(looked.SECONDS, looked.OF_A_KERNEL - known[key] / 1000)
     if seconds <= 0:
         return None
-    text = edges.of_output(j.contract, case, output, lambda other: causes.on_case(j, other), seconds)
-    known["edges, ms"] += round(1000 * (time.monotonic() - start))
+    text = looked.of_output(j.contract, case, output, lambda other: causes.on_case(j, other), seconds)
+    known[key] += round(1000 * (time.monotonic() - start))
     return text
 
 

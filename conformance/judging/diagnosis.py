@@ -78,7 +78,6 @@ VAGUE = re.compile(
 )
 OF_ROWS = re.compile(r"each \w+ is ")
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
-NOT_ELSEWHERE = "though not in all cases that pass"  # of a mutant that is wrong there
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 ORDERED = 4  # different numbers that stand elsewhere, at least
 STRAY = 0.01  # of the elements, below which those that are right are so by chance, unless they are a slice,
@@ -201,11 +200,18 @@ def diagnose(
                             reading.misread, contract, case, name, got[name], verdict.bad, seconds, call, passed
                         )
                         beside = {n: (got[n], v.bad) for n, v in failed.items() if n != name and v.bad is not None}
-                        search = cache(partial(altered.Search, contract, case, name, got, verdict.bad, call))
+                        search = cache(partial(altered.Search, contract, case, name, got, verdict.bad, call, passed))
                         rule = left_out.rule_of(contract, case, name, verdict.bad, call) if relation == ALL_0 else None
                         if rule is not None:
                             said = f"{relation}: {rule}"
-                        elif padded := own_statistics.padding(contract, _padded(contract, case), name, call):
+                        elif padded := own_statistics.padding(
+                            contract,
+                            case,
+                            reading.Given(got[name].cpu(), right, verdict.bad.cpu()),
+                            _padded(contract, case),
+                            name,
+                            call,
+                        ):
                             said = padded
                         elif relation is not None and relation.startswith(ANOTHER):
                             said = misread(beside, only_strides=True)
@@ -216,6 +222,8 @@ def diagnose(
                                 or (misread(beside, strictly=False) if beside else None)
                                 or kept()
                             )
+                        if relation in ONE_ANSWER and said is not None and said.endswith(altered.NOT_ELSEWHERE):
+                            said = None  # as much is known already
                         if said is not None and "rounded" not in said and rule is None:
                             said = short_alone(name) or said
                         if said is None and relation is None:
@@ -578,7 +586,7 @@ def not_refuted(
     if wrong.unique().numel() <= few or _is_nan(got, verdict):
         return []
     own = [mutant for mutant in mutants if not mutant.generic]
-    return [replace(mutant, about=f"{mutant.about}, {NOT_ELSEWHERE}") for mutant in own]
+    return [replace(mutant, about=f"{mutant.about}, {altered.NOT_ELSEWHERE}") for mutant in own]
 
 
 def _apart_from(case: Case, passed: Sequence[Case]) -> list[Case]:

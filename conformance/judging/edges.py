@@ -23,7 +23,7 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     if call is reading.nothing or contract.work(case) > WORK_LIMIT:
         return None
     end, plain = time.monotonic() + seconds, resized(contract, case, {})
-    if plain is None or not _is_wrong(contract, plain, output, call):
+    if plain is None or not is_wrong(contract, plain, output, call):
         return None
     return ", ".join(itertools.islice(_edges(contract, plain, output, call, end), NAMED)) or None
 
@@ -37,7 +37,7 @@ def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end
         def wrong(n: int, letter: str = letter) -> bool | None:
             if time.monotonic() > end:
                 return None
-            return _is_wrong(contract, resized(contract, plain, {letter: n}), output, call)
+            return is_wrong(contract, resized(contract, plain, {letter: n}), output, call)
 
         if (edge := _edge(size, wrong)) is None:
             continue
@@ -79,7 +79,7 @@ def resized(contract: Contract, case: Case, other: Mapping[str, int]) -> Case | 
         return None
 
 
-def _is_wrong(contract: Contract, case: Case | None, output: str, call: reading.Call) -> bool | None:
+def is_wrong(contract: Contract, case: Case | None, output: str, call: reading.Call) -> bool | None:
     """Whether an output is wrong on a case; None: it cannot be compared."""
     if case is None:
         return None

@@ -6,7 +6,7 @@ What is wrong is often put there by such an operand, and its place then looks li
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -30,13 +30,15 @@ def told(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: r
         return None
     places: dict[str, list[tuple[int, bool, tuple[int, ...]]]] = {}
     beside = set[str]()  # those that stand both where something is wrong and where nothing is, in one case
+    shown: dict[str, set[int]] = {}  # the right ones of such cases: where all is right it may be so for another reason
     for other, wrong in _looked_at(contract, case, output, bad, call):
         for name, found in _numbers(contract, other, output, wrong).items():
             places.setdefault(name, []).extend(found)
             if len({so for _, so, _ in found}) > 1:
                 beside.add(name)
+                shown.setdefault(name, set()).update(number for number, so, _ in found if not so)
     told = (
-        (name, _apart(each, case.param) if name in contract.operands else _apart(_runs(each), {}))
+        (name, _apart(*((each, case.param) if name in contract.operands else (_runs(each), {})), shown[name]))
         for name, each in places.items()
         if name in beside and not _is_of_place(each)
     )
@@ -104,9 +106,10 @@ def _operands(
             yield name, contract.operand_axes(name, case), values.cpu()
 
 
-def _apart(places: Places, params: Mapping[str, object]) -> str | None:
+def _apart(places: Places, params: Mapping[str, object], shown: Collection[int] = ()) -> str | None:
     """How the numbers where something is wrong differ from those where nothing is, in words: by a bound, a divisor, or
-    as a list, if enough of them stand at several places. A number at one place is one in all cases."""
+    as a list, if enough of them stand at several places. A number at one place is one in all cases. `shown` are the
+    right ones that are listed; none: all."""
     none, places = sum(number == 0 for number, *_ in places), list(dict.fromkeys(places))
     wrong, right = ({number for number, at, _ in places if at is side} for side in (True, False))
     if not wrong or len(right) < 2 or wrong & right:
@@ -117,7 +120,7 @@ def _apart(places: Places, params: Mapping[str, object]) -> str | None:
         named = next((name for name, value in params.items() if type(value) is int and value == number), None)
         if named is not None:
             return f"is {named} ({number})"
-    beside = f", right where it is {_list(right)}"
+    beside = f", right where it is {_list(right & set(shown) or right)}"
     if CHANCE * choices >= 2 or (wrong == {0} and none > 1):
         if max(wrong) < min(right):
             return f"is {max(wrong)}{' or less' if len(wrong) > 1 or max(wrong) else ''}{beside}"

@@ -6,15 +6,19 @@ from collections.abc import Callable, Sequence
 import torch
 
 from touchstone.conformance.judging import reading
+from touchstone.conformance.spec.budget import EPS, budget
 from touchstone.conformance.spec.contract import Case, Contract
 
 LEAST = 8  # elements of a part that tell two numbers
 FAR = 3.0  # budgets by which most of what is wrong has to be
 OFF = 16.0  # times its own, at most, is another variance
 EXPLAINS = 0.95  # of the wrong elements
+NEAR, APART = (
+    0.02,
+    0.05,
+)  # of the variance with padding, what may be left, and the least part that the mean's square has
 CANCELS = 1e2  # mean^2 by the variance, at least, where the difference of two sums of about that size cancels
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)  # to multiples of which a part may be padded
-NEAR, APART = 0.02, 0.05  # of the variance with padding, what may be left, and what it is off without, at least
 SIZES = 4  # others in which that is tried
 ROUNDINGS = (0.02, 256.0)  # of mean^2 in float32, that such a difference is off by: the median at least, each at most
 
@@ -78,36 +82,83 @@ def _cancelled(x: torch.Tensor, times: torch.Tensor, eps: float) -> str | None:
     )
 
 
-def padding(contract: Contract, cases: Sequence[Case], output: str, call: reading.Call) -> str | None:
+def padding(
+    contract: Contract, case: Case, given: reading.Given, cases: Sequence[Case], output: str, call: reading.Call
+) -> str | None:
     """To which length each part of an output is padded, by elements that count in its variance as 0 less the mean, in
-    words; None: to none, or cases of several sizes do not tell. `cases` are such, plain ones."""
+    words; None: to none, or it does not explain a case, of which the output is `given`, or those of several sizes do
+    not tell. `cases` are such, plain ones."""
     own = contract.own_statistics
     if own is None or output != own.output or not own.mean:
         return None
     left, told = {"the next power of two": _power} | {f"a multiple of {t}": _multiple(t) for t in TILES}, set[int]()
-    for case in cases:
-        given = reading.given_on(contract, case, output, call)
-        if given is None:
+    left = {name: to for name, to in left.items() if _explains(contract, case, given, to)}
+    for one in cases if left else ():
+        of_one = reading.given_on(contract, one, output, call)
+        if of_one is None:
             continue
-        got, right, _ = given
-        found = _variances(contract, case, got.double(), right.answer.cpu().expand(got.shape))
-        if found is None:
-            continue
-        theirs, variance, squares, count = found
-        off = ((theirs - variance).abs() > APART * variance) & (squares > APART * variance)
-        if not bool(off.any()) and bool((squares > APART * variance).any()):  # right there, as where nothing is padded
-            left = {name: to for name, to in left.items() if to(count) == count}
-            continue
-        left = {
-            name: to
-            for name, to in left.items()
-            if bool(((variance + squares * (to(count) / count - 1) - theirs).abs() <= NEAR * theirs)[off].all())
-        }
-        told.add(count)
+        if bool(of_one.bad.any()):
+            told.add(_length(contract, one))
+        left = {name: to for name, to in left.items() if _explains(contract, one, of_one, to)}
+        if (found := _variances(contract, one, of_one)) is not None:
+            theirs, variance, squares, count = found
+            tells = squares > APART * variance  # the others are within what rounding does to them
+            padded = {name: variance + squares * (to(count) / count - 1) for name, to in left.items()}
+            near = {
+                name for name, other in padded.items() if bool(((other - theirs).abs() <= NEAR * theirs)[tells].all())
+            }
+            left = {name: to for name, to in left.items() if name in near}
     if len(told) < 2 or not left:
         return None
     counted = "the padding counted in its variance, as 0 less the mean"
     return f"each {own.part} is as if it were padded to {next(iter(left))} and {counted}"
+
+
+def _explains(contract: Contract, case: Case, given: reading.Given, to: Callable[[int], int]) -> bool:
+    """Whether an output is, where it is wrong, what variances with so much padding make of the answer; where all is
+    right, whether it would be so with them."""
+    own = contract.own_statistics
+    assert own is not None
+    got, right, bad = given
+    exact, eps = contract.build(case).exact, float(case.param["eps"])
+    _, shift, parts = own.of(exact, case.param)
+    x = own.x(exact).expand(got.shape).reshape(parts, -1)
+    variance, count = x.var(1, correction=0), x.shape[1]
+    factor = ((variance + eps) / (variance + x.mean(1) ** 2 * (to(count) / count - 1) + eps)).sqrt()
+    answer, shift = right.answer.cpu().expand(got.shape), shift.expand(got.shape)
+    theirs = ((answer - shift).reshape(parts, -1) * factor[:, None]).reshape(got.shape) + shift
+    allowed = torch.as_tensor(budget(right, case.torch_dtype)).expand(got.shape)
+    if not bool(bad.any()):
+        return bool(((theirs - answer).abs() <= allowed).all())
+    allowed = allowed + EPS.get(case.torch_dtype, 0.0) * got.double().abs()
+    return bool(((got.double() - theirs).abs() <= allowed)[bad].double().mean() >= EXPLAINS)
+
+
+def _variances(
+    contract: Contract, case: Case, given: reading.Given
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
+    """Of each part the variance that what a kernel gives tells, its own, the square of its mean, and its length."""
+    own = contract.own_statistics
+    assert own is not None
+    exact, eps, got = contract.build(case).exact, float(case.param["eps"]), given.got.double()
+    _, shift, parts = own.of(exact, case.param)
+    got, right = (
+        (x - shift).expand(got.shape).reshape(parts, -1) for x in (got, given.right.answer.cpu().expand(got.shape))
+    )
+    x = own.x(exact).expand(given.got.shape).reshape(parts, -1)
+    if got.shape[1] < LEAST or not bool(got.isfinite().all() & right.isfinite().all()):
+        return None
+    factor = (got * right).sum(1) / right.square().sum(1)
+    variance = x.var(1, correction=0)
+    return factor**-2.0 * (variance + eps) - eps, variance, x.mean(1) ** 2, x.shape[1]
+
+
+def _length(contract: Contract, case: Case) -> int:
+    """The elements of a part."""
+    own = contract.own_statistics
+    assert own is not None
+    exact = contract.build(case).exact
+    return own.x(exact).numel() // own.of(exact, case.param)[2]
 
 
 def _power(count: int) -> int:
@@ -116,23 +167,6 @@ def _power(count: int) -> int:
 
 def _multiple(tile: int) -> Callable[[int], int]:
     return lambda count: -(-count // tile) * tile
-
-
-def _variances(
-    contract: Contract, case: Case, value: torch.Tensor, answer: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None:
-    """Of each part the variance that what a kernel gives tells, its own, the square of its mean, and its length."""
-    own = contract.own_statistics
-    assert own is not None
-    exact, eps = contract.build(case).exact, float(case.param["eps"])
-    _, shift, parts = own.of(exact, case.param)
-    got, right = ((x - shift).expand(value.shape).reshape(parts, -1) for x in (value, answer))
-    x = own.x(exact).expand(value.shape).reshape(parts, -1)
-    if got.shape[1] < LEAST or not bool(got.isfinite().all() & right.isfinite().all()):
-        return None
-    factor = (got * right).sum(1) / right.square().sum(1)
-    variance = x.var(1, correction=0)
-    return factor**-2.0 * (variance + eps) - eps, variance, x.mean(1) ** 2, x.shape[1]
 
 
 def _fitted(

@@ -192,7 +192,8 @@ def misread(
             changes[text] = change
             if text in by_strides:
                 of_strides.append(theirs.answer)
-    found = list(told_apart(contract, case, output, {text: changes[text] for text in found}, call))
+    left = told_apart(contract, case, output, {text: changes[text] for text in found}, call)
+    found = list(_beyond_one(contract, case, output, left, call))
     of_one = Counter(text.partition(" were ")[0] for text in found if text.partition(" were ")[0] in contract.params)
     found = [text for text in found if of_one[text.partition(" were ")[0]] < 2]  # any option fits: none tells
     if found:
@@ -820,6 +821,29 @@ def told_apart(
             for text, change in changes.items()
             if (answer := answers[text]) is not None and _explained(answer, got.cpu(), bad.cpu(), other) is not None
         }
+    return changes
+
+
+def _beyond_one(
+    contract: Contract, case: Case, output: str, changes: Mapping[str, Change], call: Call
+) -> Mapping[str, Change]:
+    """Of some changes those that explain what the kernel gives where an axis of one element has two, as far as it is
+    wrong there: along such an axis many changes are one."""
+    for letter, size in case.size.items():
+        if size != 1 or not changes:
+            continue
+        other = replace(case, sizes=tuple((name, 2 if name == letter else n) for name, n in case.sizes))
+        try:
+            given = given_on(contract, other, output, call) if contract.valid(other) else None
+        except Exception:  # sizes that do not go together
+            continue
+        if given is not None and bool(given.bad.any()):
+            answers = {text: _answer(contract, other, output, change) for text, change in changes.items()}
+            changes = {
+                text: changes[text]
+                for text, answer in answers.items()
+                if answer is not None and _explained(answer, given.got, given.bad, other) is not None
+            }
     return changes
 
 

@@ -44,6 +44,11 @@ OF_CONTRACT = (
     Check.GRAPH,
 )
 BLANK = "no element of its outputs can be judged: near a discontinuity, or NaN and infinities may stand otherwise"
+OTHER_STREAM = (
+    "right in the same call on the default stream: the kernel does not run on torch.cuda.current_stream(), on which "
+    "its inputs come and its result is read; CuPy has a stream of its own (cupy.cuda.ExternalStream takes torch's), "
+    "and so has Numba (numba.cuda.external_stream)"
+)
 WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 
 
@@ -121,6 +126,9 @@ def settle(j: Judgement, alone: bool = True) -> None:
     for finding in outcome.findings:
         if finding.requirement is None:
             finding.requirement = _requirement(j, finding, about, blame)
+            against = finding.check, finding.requirement
+            if isinstance(j.trial, OnStream) and against == (Check.VALUES, Requirement.CONTRACT):
+                finding.diagnosis = OTHER_STREAM
     failed = {finding.requirement for finding in outcome.findings if finding.severity == "failure"}
     held = [*about, *_besides(j)] if outcome.status == PASSED else _held_all_the_same(j, about, failed)
     outcome.held = [str(each) for each in dict.fromkeys(held) if each not in failed]
@@ -236,6 +244,9 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
     right = given.layouts != case.layouts and _right(j, given) and not _declines(j, given)
     if right and not _takes_none(j, case):
         return Requirement.CONTRACT  # None is not taken for an operand that may be None
+    if about == [Requirement.EMPTY]:
+        full = replace(plain_case(j.contract, case.dtype, next(iter(j.contract.values)), case.seed), params=case.params)
+        return about[0] if not j.contract.valid(full) or _right(j, full) else Requirement.VALUES
     if Requirement.SPECIAL not in about:
         return about[0]
     finite = replace(case, values=next(iter(j.contract.values))) if holds.drawn else case

@@ -27,6 +27,7 @@ EQUALS, OR = re.compile(r"^(?P<begin>equals the reference, but )(?P<mutants>.*)$
 KEPT = re.compile(
     r"is kept (?:from one call to the next|by the address|from the first call)|the answer of an earlier call"
 )
+STEPPED = re.compile(r"\bright with (\w+) \d+(?: and \d+)*, wrong with \1 \d")  # by further calls, in one size
 SURE = (overflow.WRAPS, overflow.OF_ACCESS)  # of causes that were seen
 ENDINGS = ("given", "not given", "not contiguous")  # of words of which one or another may do
 SEVERAL = (2, 3)  # so many
@@ -72,7 +73,8 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
             continue
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
         named = MUTANT.search(group.example.diagnosis or "") is not None
-        if text := in_common(wrong, right, relations=not named, far=_far(group.findings, wrong)):
+        stepped = set(STEPPED.findall(group.example.diagnosis or ""))  # of which single steps say more
+        if text := in_common(wrong, right, relations=not named, far=_far(group.findings, wrong), without=stepped):
             group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
 
 
@@ -130,23 +132,28 @@ def _of_these(mutants: set[str], line: re.Match[str]) -> str:
 
 
 def in_common(
-    wrong: Sequence[Case], right: Sequence[Case], relations: bool = True, far: Collection[str] | None = None
+    wrong: Sequence[Case],
+    right: Sequence[Case],
+    relations: bool = True,
+    far: Collection[str] | None = None,
+    without: Collection[str] = (),
 ) -> str | None:
     """What all of the cases `wrong` have and none of those `right`, else none of those that have one other thing in
     common with them, else what few of them have; None: nothing, or it could well be chance. `relations` of sizes are
     often chance, and are left out where the cause is known. A value far beyond all that pass tells by itself of the
-    sizes `far` alone; None: of any."""
+    sizes `far` alone; None: of any. Nothing is said of the sizes `without`."""
     if all(case.filled for case in wrong):
         right = [case for case in right if case.filled]  # where nothing can be wrong
     if not wrong or len(right) < PASSING:
         return None
     every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
-    found = _telling(wrong, right, relations, far=far)
+    telling = partial(_telling, wrong, relations=relations, without=without)
+    found = telling(right, far=far)
     if alone := _alone(found):
         return f"{every}, and none of {len(right)} that pass: {alone}"
     shared = _shared(wrong, right)
     for one in shared:
-        if alone := _alone(one.needed(wrong, _telling(wrong, one.within, relations, len(shared)), len(shared))):
+        if alone := _alone(one.needed(wrong, telling(one.within, among=len(shared)), len(shared))):
             return f"{every} have {one.text}, and none of {len(one.within)} with it that pass: {alone}"
     if either := _alone(_either(wrong, right)):
         return f"{every}, and none of {len(right)} that pass: {either}"
@@ -246,10 +253,12 @@ def _telling(
     relations: bool,
     among: int | None = None,
     far: Collection[str] | None = None,
+    without: Collection[str] = (),
 ) -> list[Trait]:
     """What all of the cases `wrong` have and few of those `right`, by how many these are. Of one of `among` such
     comparisons, each with some of the passing cases, it could well be chance: there a size far beyond the others tells
-    nothing by itself, nor do cases of one size more than one. Elsewhere it is one of the sizes `far`; None: any."""
+    nothing by itself, nor do cases of one size more than one. Elsewhere it is one of the sizes `far`; None: any.
+    Nothing is told of the sizes `without`."""
     choices = math.comb(len(wrong) + len(right), len(wrong)) / (among or 1)
 
     def tells(trait: Trait) -> bool:
@@ -277,5 +286,6 @@ def _telling(
             chance = 1 / (choices if among is None or trait.sizes is None else fewest)
         return len(wrong) >= FAILING and chance * traits.looked_at(wrong[0]) <= CHANCE_OF_ANY
 
-    found = [trait for trait in traits.traits_of(wrong, right) if (relations or not trait.relation) and tells(trait)]
+    every = [trait for trait in traits.traits_of(wrong, right) if trait.of not in without]
+    found = [trait for trait in every if (relations or not trait.relation) and tells(trait)]
     return sorted(found, key=lambda trait: (bool(trait.among and trait.passing), trait.passing))

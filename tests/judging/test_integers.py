@@ -69,6 +69,14 @@ def test_what_lies_so_by_chance_is_not_said():
     assert said("attention_decode", decode(lambda n: n in (1, 3)), "o", again=False, **DECODE) is None
 
 
+def test_numbers_are_listed_as_right_where_something_else_is_wrong():
+    """Where all is right it can be so for another reason."""
+    places = [(n, n > 3, (n,)) for n in range(9)]
+    assert integers._apart(places, {}, {0, 1}) == "is 4 or more, right where it is 0, 1"
+    assert integers._apart(places, {}) == "is 4 or more, right where it is 0, 1, 2, 3"
+    assert integers._apart([*places, (5, False, (0,))], {}, {0, 1}) is None
+
+
 def test_rows_that_are_ignored():
     def fn(logits, target, *, reduction, ignore_index, label_smoothing, z_loss):
         options = dict(reduction=reduction, label_smoothing=label_smoothing, z_loss=z_loss)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis, own_statistics
+from touchstone.conformance.judging import diagnosis, own_statistics, reading
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import budget
 from touchstone.conformance.spec.cases import plain_case
@@ -143,7 +143,7 @@ def padded(to):
     return fn
 
 
-def said_of_padding(fn, op="layer_norm", sizes=((6, 65), (3, 40), (2, 200), (4, 64))):
+def said_of_padding(fn, op="layer_norm", sizes=((6, 65), (3, 40), (2, 200), (4, 64)), of=None):
     contract = registry.contract(op)
     cases = [plain_case(contract, "float32", "mean_offset", size=dict(rows=r, cols=c)) for r, c in sizes]
     cases = [replace(case, params=(("eps", 1e-3),)) for case in cases]
@@ -151,7 +151,8 @@ def said_of_padding(fn, op="layer_norm", sizes=((6, 65), (3, 40), (2, 200), (4, 
     def call(case):
         return contract.by_name(contract.call(fn, contract.build(case).arguments))
 
-    return own_statistics.padding(contract, cases, "y", call)
+    case = cases[0] if of is None else of(cases[0])
+    return own_statistics.padding(contract, case, reading.given_on(contract, case, "y", call), cases, "y", call)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,18 @@ def test_padding_that_counts_in_the_variance(to, text):
         text
         and f"each row is as if it were padded to {text} and the padding counted in its variance, as 0 less the mean"
     )
+
+
+def test_padding_is_told_of_a_case_that_shows_it():
+    """Not of rows that are wrong for another reason there, as those of small variance, whose eps is left out."""
+
+    def fn(x, *rest, eps):
+        if x.abs().max() > 100:
+            return padded(lambda n: 1 << (n - 1).bit_length())(x, *rest, eps=eps)
+        return layer(lambda m, v, rows: (m, 0.25 * v))(x, *rest, eps=eps)
+
+    assert said_of_padding(fn) is not None
+    assert said_of_padding(fn, of=lambda case: replace(case, values="tiny")) is None
 
 
 def test_padding_is_told_by_several_sizes():

@@ -96,6 +96,25 @@ def test_an_operand_in_the_place_of_another():
     assert said("attention_varlen", fn, "o", **size) == "as if cu_k were cu_q"
 
 
+def test_a_reading_is_refuted_where_an_axis_of_one_element_has_two():
+    """The logarithm of the sum over one part is that part's; of two it is more."""
+    contract = registry.contract("merge_states")
+
+    def left(fn, parts):
+        case = plain_case(contract, "float32", "normal", size=dict(P=parts, rows=5, D=16))
+        change = reading._other_operand("lse", lambda lse: lse + 1)
+        return list(reading._beyond_one(contract, case, "lse", {"more": change}, called(contract, fn)))
+
+    def more(o, lse):
+        return o.mean(0), lse.logsumexp(0) + 1
+
+    def of_one(o, lse):
+        return o.mean(0), lse[0] + 1
+
+    assert left(more, 1) == left(more, 2) == ["more"]
+    assert left(of_one, 1) == [] and left(of_one, 2) == ["more"]  # of two parts nothing else is tried
+
+
 def test_a_change_of_what_a_switch_does_is_refuted_where_it_is_wrong_without_it_too():
     contract = registry.contract("attention")
     case = plain_case(contract, "float32", "normal", size=dict(B=1, Hq=2, Hkv=1, Sq=7, Sk=40, D=16))

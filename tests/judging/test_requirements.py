@@ -633,6 +633,28 @@ def test_what_raises_in_a_far_layout_where_integers_overflow_is_held_against_off
     assert of([Requirement.OFFSETS], blame) is Requirement.VALUES
 
 
+def test_what_is_right_on_the_default_stream_alone_is_told_so(monkeypatch):
+    for right, told in ((True, requirements.OTHER_STREAM), (False, "as it was")):
+        monkeypatch.setattr(requirements, "_right", lambda j, case, right=right: right)
+        monkeypatch.setattr(requirements, "_blamed", lambda j, case: Requirement.VALUES)
+        j = of_softmax(OnStream(case()))
+        j.find(Check.VALUES, "y: wrong")
+        j.outcome.findings[0].diagnosis = "as it was"
+        settle(j)
+        assert j.outcome.findings[0].diagnosis == told
+
+
+def test_an_empty_case_is_against_the_values_where_a_full_one_fails_too():
+    def wrong_where_empty(x):
+        return softmax(x) if x.numel() else x.view(-1, 0)
+
+    def always_wrong(x):
+        return 2 * softmax(x) if x.numel() else x.view(-1, 0)
+
+    for fn, requirement in ((wrong_where_empty, "empty"), (always_wrong, "values")):
+        assert set(blamed(judged(fn, rows=0))) == {requirement}
+
+
 def wrong_without_bias(x, weight=None, bias=None, eps=1e-5):
     y = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight.float(), None, eps)
     return (y + 1 if bias is None else y + bias.float()).to(x.dtype)

@@ -52,6 +52,15 @@ def test_what_cases_have_in_common(fails, text):
     )
 
 
+def test_nothing_is_said_of_a_size_that_single_steps_have_told():
+    cases = [case(*size, dtype) for size in SIZES for dtype in ("float32", "float16")]
+    wrong, right = ([c for c in cases if (c.size["cols"] > 64) is so] for so in (True, False))
+    assert common.in_common(wrong, right).endswith("cols from 1000 on (right up to 64)")
+    assert common.in_common(wrong, right, without={"cols"}) is None
+    told = "y: wrong: everything; right with cols 64 and 128, wrong with cols 65, all else being equal"
+    assert common.STEPPED.findall(told) == ["cols"] and not common.STEPPED.findall("right with eps=0, or without bias")
+
+
 def test_layouts_parameters_and_values():
     plain = [case(3, cols, op="layer_norm") for cols in range(5, 21)]
     bare = [case(3, cols, op="layer_norm", bias="none") for cols in range(5, 13)]

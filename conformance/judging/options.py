@@ -1,0 +1,65 @@
+"""Which options of a case a kernel is wrong for: those without which it is right, all else being equal."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from touchstone.conformance.judging import edges, reading
+from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.contract import Case, Contract, From
+
+SECONDS, OF_A_KERNEL = 3.0, 4.0  # for each output that is wrong, and all of those of a kernel
+NAMED = 3  # options at most that are named
+WORK_LIMIT = 1e7  # work of a case above which nothing is tried
+
+
+def of_output(contract: Contract, case: Case, output: str, call: reading.Call, seconds: float) -> str | None:
+    """The options of a case without which an output is right, in words; None: it is right with plain values and
+    layouts, or wrong whatever is left out, or there is one option alone."""
+    if call is reading.nothing or contract.work(case) > WORK_LIMIT:
+        return None
+    end = time.monotonic() + seconds
+    plain = _plain(contract, case)
+    if not edges.is_wrong(contract, plain, output, call):
+        return None
+    found, tried = list[str](), 0
+    for text, other in _without_one(contract, plain):
+        if time.monotonic() > end:
+            break
+        so = edges.is_wrong(contract, other, output, call)
+        tried += so is not None
+        found += [text] if so is False else []
+    if not found or tried < 2:
+        return None
+    return f"right {', or '.join(found[:NAMED])}, all else being equal"
+
+
+def _plain(contract: Contract, case: Case) -> Case:
+    """The case with plain values, in contiguous operands, None where it has None."""
+    none = {name for name, layout in case.layouts if layout == "none"}
+    plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, case.size)
+    layouts = tuple((name, "none" if name in none else "contiguous") for name, _ in plain.layouts)
+    return replace(plain, layouts=layouts, params=case.params)
+
+
+def _without_one(contract: Contract, case: Case) -> Iterator[tuple[str, Case]]:
+    """The case without one of its options, in words: a parameter at another than its first value, an operand that may
+    be None; at last without all of these operands."""
+    for name, value in case.params:
+        first = contract.params[name][0]
+        if not isinstance(first, From) and value != first:
+            params = tuple((other, first if other == name else given) for other, given in case.params)
+            yield f"with {name}={first}", replace(case, params=params)
+    given = [
+        name
+        for name, layout in case.layouts
+        if layout != "none" and "none" in contract.operands[name].layouts and contract.operands[name].optional
+    ]
+    for names in ([name] for name in given):
+        yield f"without {names[0]}", _without(case, names)
+    if len(given) > 1:
+        yield f"without {' and '.join(given)}", _without(case, given)
+
+
+def _without(case: Case, names: list[str]) -> Case:
+    return replace(case, layouts=tuple((n, "none" if n in names else layout) for n, layout in case.layouts))
