@@ -32,7 +32,18 @@ def called(contract, fn):
 
 
 def said(
-    op, fn, output="y", *, call=True, seconds=20.0, params=(), dtype="float32", values=None, of="alteration", **size
+    op,
+    fn,
+    output="y",
+    *,
+    call=True,
+    seconds=20.0,
+    params=(),
+    dtype="float32",
+    values=None,
+    of="alteration",
+    passed=(),
+    **size,
 ):
     """What a kernel is said to do otherwise in its call on a plain case."""
     contract = registry.contract(op)
@@ -48,7 +59,7 @@ def said(
         except RuntimeError:  # a kernel need not take every size
             return None
 
-    search = altered.Search(contract, case, output, got, bad, further if call else reading.nothing)
+    search = altered.Search(contract, case, output, got, bad, further if call else reading.nothing, passed)
     return getattr(search, of)(seconds)
 
 
@@ -983,11 +994,41 @@ def test_a_change_has_to_explain_other_values_too(monkeypatch, seeds, named):
         return torch.softmax(x, -1) * (1.5 if any(torch.equal(x, one.arguments["x"]) for one in wrong) else 1.0)
 
     monkeypatch.setattr(
-        altered,
-        "of_operations",
-        lambda plain: [Alteration("half more", {site: lambda o: o.out * 1.5 for site in plain.seen})],
+        altered, "of_operations", lambda plain: [Alteration("half more", dict.fromkeys(plain.seen, half_more_of_large))]
     )
     assert said("softmax", fn, values="large", rows=5, cols=33) == ("as if half more" if named else None)
+
+
+def half_more_of_large(operation):
+    return operation.out * (1.5 if float(operation.run.operands["x"].abs().max()) > 20 else 1.0)
+
+
+def half_more(operation):
+    return operation.out * 1.5
+
+
+@pytest.mark.parametrize(("change", "named"), [(half_more_of_large, True), (half_more, False)])
+def test_a_change_that_spoils_the_plain_case_is_none(monkeypatch, change, named):
+    def fn(x):
+        return torch.softmax(x, -1) * (1.5 if float(x.abs().max()) > 20 else 1.0)
+
+    monkeypatch.setattr(
+        altered, "of_operations", lambda plain: [Alteration("half more", dict.fromkeys(plain.seen, change))]
+    )
+    assert said("softmax", fn, values="large", rows=5, cols=33) == ("as if half more" if named else None)
+
+
+def test_of_a_change_that_spoils_what_passed_it_is_said(monkeypatch):
+    def fn(x):
+        return torch.softmax(x, -1) * (1.5 if len(x) == 5 else 1.0)
+
+    monkeypatch.setattr(
+        altered, "of_operations", lambda plain: [Alteration("half more", dict.fromkeys(plain.seen, half_more))]
+    )
+    contract = registry.contract("softmax")
+    passed = [plain_case(contract, dtype, "normal", size=dict(rows=3, cols=33)) for dtype in ("float32", "float16")]
+    for before, told in (([], ""), (passed[1:], ""), (passed, f", {altered.NOT_ELSEWHERE}")):
+        assert said("softmax", fn, rows=5, cols=33, passed=before) == f"as if half more{told}"
 
 
 def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):

@@ -541,6 +541,8 @@ def test_what_leaves_another_output_unexplained_is_named_last(monkeypatch):
     verdicts = {name: compare.compare(got[name], expected[name], torch.float32) for name in got}
     assert "from the top left" in (text := told()) and "v were everywhere" not in text
     monkeypatch.setattr(diagnosis.altered.Search, "alteration", lambda *_: None)
+    assert told() == "o: wrong: everything"  # of two queries one sees another key
+    monkeypatch.setattr(diagnosis.reading, "_beyond_one", lambda contract, case, output, changes, call: changes)
     assert "as if v were everywhere as at Sk 0" in told()
 
 
