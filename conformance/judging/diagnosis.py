@@ -589,6 +589,16 @@ def not_refuted(
     return [replace(mutant, about=f"{mutant.about}, {altered.NOT_ELSEWHERE}") for mutant in own]
 
 
+def spoils_what_passed(contract: Contract, name: str, case: Case, output: str, passed: Sequence[Case]) -> bool:
+    """Whether a mutant, by name, makes an output wrong in one of a few cases of a case's dtype that passed."""
+    mutant = next(mutant for mutant in registry.planted(contract.name) if mutant.name == name)
+    cheap = [other for other in passed if other.dtype == case.dtype and contract.work(other) <= CHEAP]
+    return any(
+        _is_wrong(contract, mutant, other, {output: contract.expected(contract.build(other))[output]})
+        for other in _apart_from(case, cheap)
+    )
+
+
 def _apart_from(case: Case, passed: Sequence[Case]) -> list[Case]:
     """A few of the cases that passed: the latest, half of them with other parameters than `case` if there are such."""
     of_params = {other.params: other for other in passed if other.params != case.params}

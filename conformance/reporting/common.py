@@ -10,6 +10,7 @@ from functools import partial
 
 from touchstone.backends import overflow
 from touchstone.conformance.discovery import registry
+from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
 from touchstone.conformance.reporting import traits
@@ -67,6 +68,8 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     case_of = {id(finding): case for case, outcome in cases for finding in outcome.findings if finding.fails()}
     failures = [f for _, outcome in cases for f in outcome.findings if id(f) in case_of]
     _drop_refuted(failures)
+    for finding in failures:
+        _drop_spoiling(finding, case_of[id(finding)], right)
     for group in grouped(failures):
         said = "\n".join(f"{finding.message}\n{finding.diagnosis}" for finding in group.findings)
         if any(sure in said for sure in SURE):
@@ -111,6 +114,18 @@ def _drop_refuted(failures: Sequence[Finding]) -> None:
         least = min((some for some in fewer if set() < some < mine), key=len, default=mine)
         if least < mine and finding.diagnosis:
             finding.diagnosis = EQUALS.sub(partial(_of_these, least), finding.diagnosis)
+
+
+def _drop_spoiling(finding: Finding, case: Case, right: Sequence[Case]) -> None:
+    """Of several mutants that a finding names leave those that spoil nothing that passed, if there are any: few cases
+    had when it was found."""
+    named = set(MUTANT.findall(finding.diagnosis or ""))
+    if len(named) < 2 or finding.about is None or finding.diagnosis is None:
+        return
+    contract = registry.contract(case.op)
+    left = {name for name in named if not diagnosis.spoils_what_passed(contract, name, case, finding.about, right)}
+    if left and left < named:
+        finding.diagnosis = EQUALS.sub(partial(_of_these, left), finding.diagnosis)
 
 
 def _book_kept(failures: Sequence[Finding]) -> None:

@@ -304,6 +304,23 @@ def test_a_mutant_that_another_finding_refutes_is_not_named():
     assert "; or " in apart[0].diagnosis
 
 
+def test_of_several_mutants_those_are_left_that_spoil_nothing_that_passed():
+    contract = registry.contract("softmax")
+
+    def left(*names, rows, cols):
+        about = "; or ".join(f"it is so (mutant {name})" for name in names)
+        text = f"equals the reference, but {about}\ny: wrong"
+        finding = Finding("0" * 8, "failure", Check.VALUES, "a case", "wrong", about="y", diagnosis=text)
+        passed = [plain_case(contract, "float32", "normal", size=dict(rows=rows, cols=cols))]
+        common._drop_spoiling(finding, passed[0], passed)
+        return common.MUTANT.findall(finding.diagnosis)
+
+    tiles = ("partial_tile_dropped", "base_2")  # the one is right where tiles are whole, the other nowhere
+    assert left(*tiles, rows=3, cols=64) == [tiles[0]]
+    assert left(*tiles, rows=3, cols=65) == list(tiles)  # none would be left
+    assert left(tiles[1], rows=3, cols=64) == [tiles[1]]
+
+
 def test_what_is_kept_is_held_against_determinism():
     kept, cause = (
         "y: wrong: all; right again: something is kept from one call to the next",
