@@ -129,7 +129,8 @@ class DerivedContract(Contract):
         return found
 
     def may_be_strided(self, output: str) -> bool:
-        """Where the reference gives a view of what it has computed, as `transpose` does."""
+        """Where the reference gives a view of what it has computed, as `transpose` does, or lays it out otherwise, as
+        `linalg.solve` does; in the example, of which a single column is contiguous, or at another size."""
         return output in self._strided
 
     def may_share(self, output: str, operand: str) -> bool:
@@ -141,8 +142,8 @@ class DerivedContract(Contract):
     def _shared(self) -> set[tuple[str, str]]:
         found = set()
         cases = [cast(self.example, DTYPES[dtype]) for dtype in self.options.dtypes]
-        others = (axes_of.at(self.examples, self.found.axes, size) for size in self.found.sizes[1:])
-        for given in (*cases, [_turned(value) for value in cases[0]], *(cast(each, torch.float32) for each in others)):
+        others = (cast(each, torch.float32) for each in self._at_other_sizes())
+        for given in (*cases, [_turned(value) for value in cases[0]], *others):
             memories = {
                 _memory(x): name for name, x in zip(self.names, given, strict=True) if isinstance(x, torch.Tensor)
             }
@@ -153,8 +154,18 @@ class DerivedContract(Contract):
 
     @cached_property
     def _strided(self) -> set[str]:
-        given = tensors_of(self._returned)
-        return {name for name, t in zip(self.outputs, given, strict=True) if not t.is_contiguous()}
+        found = {
+            name for name, t in zip(self.outputs, tensors_of(self._returned), strict=True) if not t.is_contiguous()
+        }
+        for given in (cast(each, torch.float32) for each in self._at_other_sizes()):
+            with torch.no_grad(), contextlib.suppress(RuntimeError):
+                results = zip(self.outputs, tensors_of(self.function(*given)), strict=True)
+                found |= {name for name, tensor in results if not tensor.is_contiguous()}
+        return found
+
+    def _at_other_sizes(self) -> Iterator[Sequence[Any]]:
+        """The example at the other sizes that were found."""
+        return (axes_of.at(self.examples, self.found.axes, size) for size in self.found.sizes[1:])
 
     @cached_property
     def _returned(self) -> Any:

@@ -3,7 +3,7 @@ judged."""
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from types import ModuleType
@@ -23,6 +23,7 @@ from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
 COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
+OF_A_CALL, OF_A_KERNEL = 30.0, 60.0  # seconds in which it is called for hints about one of them, and about all
 MANY = 24  # wrong elements that are not right in a lower precision by chance
 LOWER = ("tf32x3", "tf32")  # precisions in which a failure in float32 is judged again, the highest first
 _kept: dict[tuple[Contract, Case, str | None], dict[str, budget.Expected]] = {}
@@ -264,8 +265,9 @@ def _explain(
     expected: dict[str, budget.Expected],
     verdicts: dict[str, compare.Verdict],
 ) -> None:
-    compared = j.subject.compared
+    compared, start = j.subject.compared, time.monotonic()
     compared["answers"] += 1
+    end = start + min(OF_A_CALL, OF_A_KERNEL - compared["hints, ms"] / 1000)
     thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
     blocks = output_bytes(j.contract, inputs.case)
@@ -288,7 +290,7 @@ def _explain(
         mutants=thoroughly,
         causes=found,
         lower=lower,
-        longer=(lambda name: _longest(j, name)) if again else (lambda name: None),
+        longer=_until(end, partial(_longest, j)) if again else (lambda name: None),
         passed=j.subject.passed if thoroughly else (),
         idle=(
             (
@@ -300,11 +302,12 @@ def _explain(
             if of_nan
             else (lambda name, bad: None)
         ),
-        call=(lambda case: causes.on_case(j, case)) if again else reading.nothing,
-        kept=cache(lambda: causes.kept_from_first(j, inputs.case)) if again else (lambda: None),
-        depends=partial(_depends, j, inputs.case) if again else (lambda name: None),
-        edge=partial(_edge, j, inputs.case) if again else (lambda name: None),
+        call=_until(end, partial(causes.on_case, j)) if again else reading.nothing,
+        kept=cache(_until(end, lambda: causes.kept_from_first(j, inputs.case))) if again else (lambda: None),
+        depends=_until(end, partial(_depends, j, inputs.case)) if again else (lambda name: None),
+        edge=_until(end, partial(_edge, j, inputs.case)) if again else (lambda name: None),
     )
+    compared["hints, ms"] += round(1000 * (time.monotonic() - start))
     for finding in j.outcome.findings:
         if finding.check != Check.VALUES or not finding.fails() or finding.diagnosis is not None:
             continue
@@ -319,6 +322,11 @@ def _explain(
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _until(end: float, asked: Callable[..., Any]) -> Callable[..., Any]:
+    """What further calls of the kernel tell, up to a time, and None after that: each may have to be compiled."""
+    return lambda *given: asked(*given) if time.monotonic() < end else None
 
 
 def _depends(j: Judgement, case: Case, output: str) -> str | None:

@@ -130,6 +130,10 @@ VIEWS = {
     "expand": (lambda x: x[:, :1].expand(6, 5), (torch.randn(6, 35),)),
     "contiguous, of some layouts the operand": (lambda x: x.t().contiguous(), (torch.randn(6, 35),)),
     "the operand": (lambda x: x, (torch.randn(6, 35),)),
+    "of several columns one after another": (
+        torch.linalg.solve,
+        (torch.eye(5) + torch.rand(5, 5) / 9, torch.randn(5, 1)),
+    ),
     "of one row the operand": (lambda x: x.sum_to_size(1, x.shape[1]), (torch.randn(6, 35),)),
 }
 

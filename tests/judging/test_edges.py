@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import edges, reading
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import call, edges, judge, reading
+from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
 
 
@@ -15,10 +17,10 @@ def said(op, fn, output="y", *, seconds=60.0, layouts=(), **size):
     case = plain_case(contract, "float32", next(iter(contract.values)), size=size)
     case = replace(case, layouts=tuple({**case.layout, **dict(layouts)}.items()))
 
-    def call(one):
+    def called(one):
         return contract.by_name(contract.call(fn, contract.build(one).arguments))
 
-    return edges.of_output(contract, case, output, call, seconds)
+    return edges.of_output(contract, case, output, called, seconds)
 
 
 def wrong_if(is_wrong):
@@ -66,3 +68,18 @@ def test_sizes_that_do_not_go_together_are_left_out():
 
     told = said("attention", fn, "o", B=1, Hq=12, Hkv=4, Sq=5, Sk=9, D=8)
     assert told == "right with Hq 8, wrong with Hq 12, all else being equal" or told is None
+
+
+def test_a_kernel_is_called_for_hints_for_a_limited_time(monkeypatch):
+    def fn(x):
+        return torch.softmax(x, -1) + (0.1 * torch.cos(37 * x) if x.shape[1] > 64 else 0)
+
+    case = plain_case(registry.contract("softmax"), "float32", "normal", size=dict(rows=3, cols=200))
+
+    def told():
+        outcome = judge.run(Subject("softmax", fn, "fn", "user@cpu", "cpu"), CaseTrial(case))
+        return outcome.findings[0].diagnosis
+
+    assert "right with cols 64, wrong with cols 65" in told()
+    monkeypatch.setattr(call, "OF_A_KERNEL", 0.0)
+    assert "right with" not in told()
