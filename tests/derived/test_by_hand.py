@@ -23,6 +23,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("attention", "lse", "float16"): IN_FLOAT32,
     ("attention", "lse", "bfloat16"): IN_FLOAT32,
     ("attention", "o", "float32"): ABSOLUTE,
+    ("attention_backward", "dq", "float32"): ABSOLUTE,
     ("attention_backward", "dk", "float32"): ABSOLUTE,
     ("gated_mlp", "y", "float32"): ABSOLUTE,
     ("layer_norm_backward", "dx", "float32"): ABSOLUTE,
