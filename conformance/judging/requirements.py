@@ -46,8 +46,7 @@ OF_CONTRACT = (
 BLANK = "no element of its outputs can be judged: near a discontinuity, or NaN and infinities may stand otherwise"
 OTHER_STREAM = (
     "right in the same call on the default stream: the kernel does not run on torch.cuda.current_stream(), on which "
-    "its inputs come and its result is read; CuPy has a stream of its own (cupy.cuda.ExternalStream takes torch's), "
-    "and so has Numba (numba.cuda.external_stream)"
+    "its inputs come and its result is read; other libraries than torch have a current stream of their own"
 )
 WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
 
