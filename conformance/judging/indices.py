@@ -1,16 +1,14 @@
 """Whether an output that is wrong is right where an operand of indices counts up by one: a kernel that looks one of
 them up, and takes the next to lie behind it, is right with tables in order."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from touchstone.conformance.judging import reading
+from touchstone.conformance.judging.influence import Calls
 from touchstone.conformance.spec import compare, layouts
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
-
-Calls = Callable[[Inputs], Mapping[str, Any] | None]  # what the kernel gives on inputs; None: nothing to compare
 
 
 def in_order(contract: Contract, case: Case, output: str, device: Any, call: Calls) -> str | None:

@@ -36,7 +36,7 @@ PERIODS = (2, 3, 4, 5, 8, 16, 32)  # every so many slices of an axis are changed
 HALVINGS = 4  # and halves of it, quarters, down to 16ths
 OUTER = 8.0  # budgets by which what a kernel gives has to move with what it must not depend on
 
-Calls = Callable[[Inputs], Mapping[str, Any] | None]
+Calls = Callable[[Inputs], Mapping[str, Any] | None]  # what the kernel gives on inputs; None: nothing to compare
 Box = dict[str, slice | list[int]]  # by operand axis, which slices
 
 

@@ -36,10 +36,8 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
 
 def _plain(contract: Contract, case: Case) -> Case:
     """The case with plain values, in contiguous operands, None where it has None."""
-    none = {name for name, layout in case.layouts if layout == "none"}
     plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, case.size)
-    layouts = tuple((name, "none" if name in none else "contiguous") for name, _ in plain.layouts)
-    return replace(plain, layouts=layouts, params=case.params)
+    return replace(plain.plainly_laid(case.absent), params=case.params)
 
 
 def _without_one(contract: Contract, case: Case) -> Iterator[tuple[str, Case]]:
@@ -50,16 +48,6 @@ def _without_one(contract: Contract, case: Case) -> Iterator[tuple[str, Case]]:
         if not isinstance(first, From) and value != first:
             params = tuple((other, first if other == name else given) for other, given in case.params)
             yield f"with {name}={first}", replace(case, params=params)
-    given = [
-        name
-        for name, layout in case.layouts
-        if layout != "none" and "none" in contract.operands[name].layouts and contract.operands[name].optional
-    ]
-    for names in ([name] for name in given):
-        yield f"without {names[0]}", _without(case, names)
-    if len(given) > 1:
-        yield f"without {' and '.join(given)}", _without(case, given)
-
-
-def _without(case: Case, names: list[str]) -> Case:
-    return replace(case, layouts=tuple((n, "none" if n in names else layout) for n, layout in case.layouts))
+    given = [name for name, operand in contract.operands.items() if operand.optional and name not in case.absent]
+    for names in [*([name] for name in given), *([given] if len(given) > 1 else [])]:
+        yield f"without {' and '.join(names)}", case.plainly_laid(case.absent.union(names))

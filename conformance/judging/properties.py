@@ -51,9 +51,7 @@ def check_property(j: Judgement, prop: Property, inputs: Inputs, values: tuple[A
     except _Misshapen as error:
         broken = f"of a further call: {error}"
     except Exception as error:
-        if j.debug:
-            raise
-        if _is_ours(j, prop, inputs, error):
+        if j.debug or _is_ours(j, prop, inputs, error):
             raise
         broken = f"what a further call returned cannot be compared: {error_text(error)}"
     if not broken:

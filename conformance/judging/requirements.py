@@ -233,14 +233,12 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
     holds = _special(j, case)
     about = of_case(j.contract, case, holds)
     if about[-1] in (Requirement.LAYOUTS, Requirement.OFFSETS):
-        contiguous = tuple((name, kind if kind in PLAIN else PLAIN[0]) for name, kind in case.layouts)
-        plain = replace(case, layouts=contiguous, drawn_as=case.drawn_as or case.id)  # the same values
+        plain = replace(case.plainly_laid(case.absent), drawn_as=case.drawn_as or case.id)  # the same values
         if _right(j, plain):
             return about[-1]
         case, about = plain, of_case(j.contract, plain, holds)
-    given = replace(case, layouts=tuple((name, PLAIN[0] if kind == "none" else kind) for name, kind in case.layouts))
-    given = replace(given, drawn_as=case.drawn_as or case.id)
-    right = given.layouts != case.layouts and _right(j, given) and not _declines(j, given)
+    given = replace(case.plainly_laid(()), drawn_as=case.drawn_as or case.id)
+    right = bool(case.absent) and _right(j, given) and not _declines(j, given)
     if right and not _takes_none(j, case):
         return Requirement.CONTRACT  # None is not taken for an operand that may be None
     if about == [Requirement.EMPTY]:
@@ -257,8 +255,7 @@ def _takes_none(j: Judgement, case: Case) -> bool:
     None."""
     contract = j.contract
     first = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed)
-    none = {name for name, layout in case.layouts if layout == "none"}
-    plain = replace(first, layouts=tuple((n, "none" if n in none else PLAIN[0]) for n, _ in first.layouts))
+    plain = first.plainly_laid(case.absent)
     return contract.valid(plain) and _right(j, plain) and not _declines(j, plain)
 
 

@@ -8,7 +8,7 @@ correct kernel can be. Nothing here or elsewhere in `conformance` knows an op by
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -234,6 +234,15 @@ class Case:
     def contiguous(self) -> bool:
         """Whether every operand that is given is contiguous."""
         return all(layout in ("contiguous", "none") for _, layout in self.layouts)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The operands that are None."""
+        return frozenset(name for name, layout in self.layouts if layout == "none")
+
+    def plainly_laid(self, absent: Collection[str]) -> "Case":
+        """The case with None for the operands `absent`, and every other one contiguous."""
+        return replace(self, layouts=tuple((n, "none" if n in absent else "contiguous") for n, _ in self.layouts))
 
     @property
     def filled(self) -> bool:

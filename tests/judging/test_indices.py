@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import indices
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import indices, judge
+from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference.attention_paged import torch_attention_paged
 
@@ -33,3 +35,13 @@ def test_pages_that_are_taken_to_lie_one_behind_another(reads, told):
     text = indices.in_order(PAGED, case, "o", "cpu", called)
     assert (text is not None) == told
     assert not told or text.startswith("right where block_table counts up by one")
+
+
+def test_a_failure_says_so():
+    def fn(q, k_cache, v_cache, block_table, lengths, **params):
+        table = pages_behind_the_first(block_table) % len(k_cache)
+        return torch_attention_paged(q, k_cache.nan_to_num(), v_cache.nan_to_num(), table, lengths, **params)
+
+    case = plain_case(PAGED, "float32", "normal")
+    outcome = judge.run(Subject("attention_paged", fn, "fn", "user@cpu", "cpu"), CaseTrial(case))
+    assert "right where block_table counts up by one" in outcome.findings[0].diagnosis

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import options, reading
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import judge, options, reading
+from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference.masked_attention import torch_masked_attention
 
@@ -54,3 +56,13 @@ def test_options_without_which_a_kernel_is_right(is_wrong, text):
 def test_an_option_that_is_the_only_one_is_in_the_case_already():
     case = case_of("none", "none", softcap=2.5, window=None)
     assert told(lambda bias, slopes, softcap, **_: softcap is not None, case) is None
+
+
+def test_a_failure_says_so():
+    def fn(*operands, softcap=None, **params):
+        o, lse = torch_masked_attention(*operands, softcap=softcap, **params)
+        return o + (softcap is not None and operands[3] is not None) * (37 * o).cos() / 9, lse
+
+    case = case_of(slopes="none", softcap=2.5)
+    outcome = judge.run(Subject("masked_attention", fn, "fn", "user@cpu", "cpu"), CaseTrial(case))
+    assert "right with softcap=None, or without bias, all else being equal" in outcome.findings[0].diagnosis

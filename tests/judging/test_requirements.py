@@ -661,7 +661,7 @@ def wrong_without_bias(x, weight=None, bias=None, eps=1e-5):
 
 
 def wrong_without_bias_at_another_eps(x, weight=None, bias=None, eps=1e-5):
-    return wrong_without_bias(x, weight, bias, eps) - (bias is None and eps == 1e-5)
+    return wrong_without_bias(x, weight, bias, eps) - float(bias is None and eps == 1e-5)
 
 
 @pytest.mark.parametrize(

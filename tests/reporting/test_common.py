@@ -539,6 +539,16 @@ def a_finding(check=Check.VALUES, diagnosis="y: wrong: everything", message="wro
     return Finding("0" * 8, "failure", check, "a case", message, about="y", diagnosis=diagnosis)
 
 
+def test_what_further_calls_and_what_passed_say_of_a_finding():
+    """Nothing of the size that single steps have told; of two mutants the one that spoils nothing that passed."""
+    wrong, right = ([case(*size) for size in SIZES if (size[1] > 64) is so] for so in (True, False))
+    told = "y: wrong: everything; right with cols 64 and 128, wrong with cols 65, all else being equal"
+    assert "cols from 1000 on" in noted(a_finding(), wrong, right)
+    assert noted(a_finding(diagnosis=told), wrong, right) == told
+    two = "equals the reference, but it is so (mutant partial_tile_dropped); or it is so (mutant base_2)"
+    assert "base_2" not in noted(a_finding(diagnosis=two), [case(3, 65)], [case(3, cols) for cols in (32, 64)])
+
+
 def test_wrong_values_of_one_case_tell_of_a_size_that_the_wrong_place_names():
     small, large = [case(rows, cols) for rows, cols in SIZES], [case(1032, 5000)]
     assert "that pass" not in noted(a_finding(), large, small)

@@ -116,6 +116,13 @@ def test_a_case_by_its_parts():
     assert with_params(eps=1.0)(case).param == {"eps": 1.0, "total": 14}
 
 
+def test_a_case_with_none_for_some_operands_and_the_others_contiguous():
+    case = Case("op", "float32", (), "normal", (("x", "transposed"), ("bias", "none"), ("w", "contiguous")), ())
+    assert case.absent == {"bias"} and case.plainly_laid(case.absent).absent == {"bias"}
+    assert case.plainly_laid(case.absent).contiguous and not case.contiguous
+    assert case.plainly_laid({"x", "w"}).layout == {"x": "none", "bias": "contiguous", "w": "none"}
+
+
 def test_draws_follow_from_the_case_the_seed_and_what_is_drawn():
     case = case_of()
 
