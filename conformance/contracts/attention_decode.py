@@ -50,6 +50,7 @@ REGULAR = Regular(
         ]
     ]
 )
+OVER_TILES = dict(B=1, Hq=4, Hkv=2, Sq=1, Sk=602, D=8)
 BEYOND_GRID = [dict(B=3, Hq=23001, Hkv=1, Sq=1, Sk=3, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, Sk=seq, D=128)
@@ -147,6 +148,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=OVER_TILES,
     values={
         name: _family(make)
         for name, make in {

@@ -70,6 +70,7 @@ REGULAR = Regular(
         ]
     ]
 )
+OVER_TILES = _size(1, 4, 2, 1, 602, 8, 2)
 BEYOND_GRID = [_size(3, 23001, 1, 1, 3, 4, 1)]
 LARGE = [
     _size(*size)
@@ -255,6 +256,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=OVER_TILES,
     values={
         "normal": _family(lambda draw, drawn: None),
         "growing_keys": _family(_growing_keys),

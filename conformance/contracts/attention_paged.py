@@ -40,6 +40,7 @@ REGULAR = Regular(
         ]
     ]
 )
+OVER_TILES = dict(B=1, Hq=4, Hkv=2, Sq=1, P=41, page=16, n=38, D=8)
 BEYOND_GRID = [dict(B=3, Hq=23001, Hkv=1, Sq=1, P=4, page=2, n=2, D=4)]
 LARGE = [
     dict(B=batch, Hq=32, Hkv=heads, Sq=1, P=batch * most, page=16, n=most, D=128)
@@ -260,6 +261,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=OVER_TILES,
     values={
         name: _family(make)
         for name, make in {

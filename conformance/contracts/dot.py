@@ -37,6 +37,7 @@ contract = multilinear(
     terms=lambda inputs, params: inputs["a"].numel(),
     valid=_valid,
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
+    over_tiles={"n": 4099},
     regular=Regular([{"n": n} for n in (64, 128, 256, 512, 1024, 2048, 384, 4096)]),
     also={
         "small_addends_of_lanes": Also({"n": OF_LANES}, small_addends_of_lanes, dtype="float16"),

@@ -50,6 +50,7 @@ contract = multilinear(
             for m, k in [(64, 64), (64, 128), (128, 64), (64, 256), (192, 64), (64, 192), (128, 128), (64, 384)]
         ]
     ),
+    over_tiles={"M": 5, "K": 2081},
     beyond_grid=[{"M": 69001, "K": 3}, {"M": 1, "K": 2**17 + 5}],
     also={
         "small_addends": Also({"M": 7, "K": 33281}, small_addends("a", 1), dtype="float16"),

@@ -1,6 +1,7 @@
 """group_norm(x, weight, bias): (N, C, *) normalised over the C/groups channels of each group and all positions."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,8 @@ REGULAR = [
     (3, 64, (4, 4, 4)),
     (2, 128, (32,)),
 ]
-SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)), *REGULAR)
+OVER_TILES: dict[str, Any] = {"N": 2, "C": 6, "trailing": (3, 347)}
+SPECIAL_AT = ((2, 6, (5,)), (2, 12, (3, 11)), (2, 1056, (3,)), (3, 6, (1,)), tuple(OVER_TILES.values()), *REGULAR)
 CONSTANT_AT = ((2, 6, (5,)), (3, 12, ()), (2, 12, (3, 11)))
 
 # of the U-Net of a diffusion model, where it joins its two halves; 32 groups and the contract's 3 divide the channels
@@ -114,6 +116,7 @@ contract = Contract(
         [{"N": batch, "C": channels, "trailing": trailing} for batch, channels, trailing in REGULAR], {"groups": (32,)}
     ),
     beyond_grid=[{"N": 65601, "C": 6, "trailing": ()}],
+    over_tiles=OVER_TILES,
     own_statistics=OwnStatistics("y", "group", True, _of_groups, lambda exact: exact["x"]),
     also={
         "long_groups": Also({"N": 1, "C": 6, "trailing": (33001,)}),

@@ -178,6 +178,7 @@ contract = Contract(
         "special_infinities": Also(dict(M=7, K=37, N=9), "special"),
         **beyond_largest(dict(M=7, K=37, N=9), sums_beyond_largest),
     },
+    over_tiles=dict(M=37, K=523, N=21),
     beyond_grid=[dict(M=65601, K=3, N=2), dict(M=2, K=3, N=65601)],
     int64_index=Int64Index(dict(M=2**17 + 3, K=8, N=2**14 + 8), rows={"a": 0}),
     large=[dict(M=4096, K=4096, N=4096), dict(M=8192, K=8192, N=8192)],

@@ -42,6 +42,7 @@ REGULAR = Regular(
         ]
     ]
 )
+OVER_TILES = dict(P=37, rows=70, D=9)
 BEYOND_GRID = [dict(P=2, rows=69001, D=2)]
 LARGE = [dict(P=parts, rows=rows, D=128) for parts, rows in [(2, 131072), (8, 65536), (32, 16384), (16, 2048)]]
 NAMES = ("o", "lse")
@@ -229,6 +230,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=OVER_TILES,
     values={
         "normal": _family(_normal),
         "empty_parts": _family(_empty_parts),

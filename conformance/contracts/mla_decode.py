@@ -53,6 +53,7 @@ REGULAR = Regular(
         ]
     ]
 )
+OVER_TILES = dict(zip(AXES, (1, 2, 1, 602, 12, 8), strict=True))
 BEYOND_GRID = [dict(zip(AXES, (3, 23001, 1, 3, 6, 4), strict=True))]
 LARGE = [
     dict(zip(AXES, size, strict=True))
@@ -225,6 +226,7 @@ contract = Contract(
     sizes=SIZES,
     regular=REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=OVER_TILES,
     values={
         "normal": _family(_normal),
         "growing_keys": _family(_growing_keys),

@@ -24,6 +24,7 @@ contract = multilinear.multilinear(
     values=multilinear.families(_OPERANDS, "n") | extremes.FAMILIES,
     valid=extremes.valid("n", multilinear.informative("n")),
     sizes=[{"n": n} for n in (97, 1, 0, 31, 256, 1025, 70001)],
+    over_tiles={"n": 4099},
     regular=Regular([{"n": n} for n in (256, 512, 384, 1024, 2048, 640, 4096, 8192)], {"function": FUNCTIONS[:1]}),
     also={
         "small_addends_of_lanes": Also(

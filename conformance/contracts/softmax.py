@@ -143,6 +143,7 @@ contract = Contract(
     sizes=[{"rows": rows, "cols": cols} for rows, cols in SIZES],
     regular=bounds_rows.REGULAR,
     beyond_grid=BEYOND_GRID,
+    over_tiles=bounds_rows.OVER_TILES,
     also=bounds_rows.LONG_ROWS
     | {
         "one_column": Also({"rows": 7, "cols": 1}, "equal"),

@@ -91,6 +91,7 @@ contract = Contract(
     sizes=bounds_rows.SIZES,
     regular=bounds_rows.REGULAR,
     beyond_grid=bounds_rows.BEYOND_GRID,
+    over_tiles=bounds_rows.OVER_TILES,
     also=bounds_rows.LONG_ROWS,
     int64_index=Int64Index(bounds_rows.BEYOND_INT32, rows={"y": 0, "dy": 0}),
     values={

@@ -36,7 +36,8 @@ DEVICE = "cpu"
 # kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
 MANY_CALLS = ("known-good", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
 TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
-SECOND_CALLS = 3  # of so many trials of a known-good kernel in torch one calls it again: at level quick
+TAKEN = 2  # of so many trials a known-good kernel is judged on one, another kernel on others: at level quick
+SECOND_CALLS = 3  # of so many of those of a known-good kernel in torch one calls it again
 ALONE = ("bounds",)  # kinds that may spoil the memory of those judged after them in the same process
 SECONDS = 60.0  # for one trial in a shared process, before its kernel is judged in one of its own
 T = TypeVar("T")
@@ -187,10 +188,12 @@ def held_to(planted: Planted, trials: Sequence[Trial], level: str) -> list[Trial
         single = {also_case(contract, name, trials[0].case.seed) for name in contract.also}
         mine = [with_few_calls(trial) for trial in mine if trial.case not in single]
         turn = zlib.crc32(planted.name.encode())
+        many = [one for one in mine if contract.is_beyond_grid(one.case)]
         if planted.backend:
-            many = [one for one in mine if contract.is_beyond_grid(one.case)]
             mine = [one for one in mine if one not in many or one is many[turn % len(many)]]
-        else:
+        kept = [*many, *(one for one in mine if isinstance(one, ManyCalls))]
+        mine = [one for one in mine if one in kept or zlib.crc32(f"{planted.name} {one.id}".encode()) % TAKEN == 0]
+        if not planted.backend:
             mine = [called_once(trial) if (turn + at) % SECOND_CALLS else trial for at, trial in enumerate(mine)]
     return mine
 

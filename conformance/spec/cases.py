@@ -71,6 +71,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     single += _pairs_of_options(contract, seed, contract.dtypes)
     if contract.over_tiles is not None:
         single += _pairs_of_options(contract, seed, contract.dtypes[:1], contract.over_tiles)
+        single += _families_over_tiles(contract, seed, contract.over_tiles)
     single += [*_long_and_strided(contract, seed), *single_and_strided(contract, seed)]
     single += [*one_unaligned(contract, seed), *_far_rows(contract, seed)]
     if level != "quick":
@@ -373,6 +374,13 @@ def _pairs_of_options(
             yield case_of(point)
         for pair in itertools.combinations(sorted((point or dict(goal)).items()), 2):
             missing.drop(pair)
+
+
+def _families_over_tiles(contract: Contract, seed: int, size: Mapping[str, Any]) -> Iterator[Case]:
+    """Plain cases of a size of several tiles, one of each family: what goes on from tile to tile may be computed by
+    another formula than what fits into one."""
+    plain = (plain_case(contract, contract.dtypes[0], family, seed, size) for family in contract.values)
+    yield from filter(contract.valid, plain)
 
 
 def _given_or_not(operand: Operand) -> tuple[str, str]:

@@ -354,8 +354,8 @@ class Contract:
     # more rows, or batches times heads, than GRID_LIMIT: contiguous, the first family. A CPU that starts a program for
     # each takes long, which the work of these cases counts
     beyond_grid: Sequence[Mapping[str, Any]] = ()
-    # a size of several tiles along each axis, in which options are tried together as in the smallest one: of loops that
-    # go round once most is right
+    # a size of several tiles along each axis, in which options are tried together as in the smallest one, and each
+    # family of values: of loops that go round once most is right
     over_tiles: Mapping[str, Any] | None = None
     int64_index: Int64Index | None = None
     # single cases by the name of what they show: for users' kernels, and for our own above level quick

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from tests.night import some
 from touchstone import check
+from touchstone.conformance.contracts import _bounds_rows as bounds_rows
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.faults._dots import to_tf32
@@ -1436,6 +1437,24 @@ def test_options_that_are_wrong_together_from_the_second_tile_on():
     over = [case for case in plan(contract, "quick").also if case.size == contract.over_tiles]
     assert FAILED in [judged_on("masked_attention", case, wrong) for case in over]
     assert {judged_on("masked_attention", case, fn) for case in over} == {PASSED}
+
+
+def test_a_variance_in_one_pass_over_rows_of_several_tiles():
+    def wrong(x, weight, bias, *, eps):
+        if x.shape[-1] <= 1024:
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        variance = (wide.square().mean(-1, keepdim=True) - mean * mean).clamp(min=0)
+        y = (wide - mean) * torch.rsqrt(variance + eps) * weight.float()
+        return (y if bias is None else y + bias.float()).to(x.dtype)
+
+    failed = [
+        case
+        for case in plan(registry.contract("layer_norm"), "quick").also
+        if case.size == bounds_rows.OVER_TILES and judged_on("layer_norm", case, wrong) == FAILED
+    ]
+    assert {case.values for case in failed} >= {"mean_offset"}
 
 
 @pytest.mark.parametrize("op", ["attention_decode", "attention_decode_int4", "attention_paged"])
