@@ -251,11 +251,12 @@ def _exact_window(call, arguments, outputs, case):
     zero = {"q": torch.zeros_like(arguments["q"]), "k": arguments["k"], "v": torch.ones_like(arguments["v"])}
     for causal, window in ((True, 1), (True, 3), (False, 3)):
         seen = torch.from_numpy(_masks.within(size["Sq"], size["Sk"], causal=causal, window=window)).sum(1)
-        found = call(**{**arguments, **NO_MODS, **zero, "causal": causal, "window": window})[1].double().exp()
-        if not torch.equal(found.round().long().cpu(), seen.expand(found.shape)):
-            return (
-                f"causal={causal}, window={window}: a query sees {found.max().item():.3g} keys, not {int(seen.max())}"
-            )
+        lse = call(**{**arguments, **NO_MODS, **zero, "causal": causal, "window": window})[1].double().cpu()
+        found, wanted = lse.exp().round(), seen.expand(lse.shape)
+        if not torch.equal(found, wanted.double()):
+            first = tuple((found != wanted).nonzero()[0].tolist())
+            given = f"{found[first].item():.0f} keys, not {wanted[first].item()}"
+            return f"causal={causal}, window={window}: query {first[-1]} of {size['Sq']} sees {given} of {size['Sk']}"
     return None
 
 

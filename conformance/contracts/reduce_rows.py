@@ -74,7 +74,7 @@ contract = multilinear.multilinear(
     ],
     regular=REGULAR,
     beyond_grid=[{"rows": 69001, "cols": 3}, {"rows": 3, "cols": 69001}],
-    over_tiles={"rows": 5, "cols": 2081},
+    over_tiles={"rows": 261, "cols": 263},
     also={
         "small_addends_of_lanes": Also(
             {"rows": 3, "cols": multilinear.OF_LANES}, multilinear.small_addends_of_lanes, dtype="float16"

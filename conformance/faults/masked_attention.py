@@ -174,6 +174,18 @@ def _windows():
         seen = in_place(apart, causal=causal, window=None)
         return seen if window is None else seen & (torch.arange(apart.shape[1]) < window)
 
+    def of_top_left(apart, window):
+        begin = apart - (apart.shape[1] - apart.shape[0])
+        return in_place(begin, causal=window is None, window=window)
+
+    def window_top_left(apart, causal, window):
+        seen = in_place(apart, causal=causal, window=None)
+        return seen if window is None else seen & of_top_left(apart, window)
+
+    def causal_top_left(apart, causal, window):
+        seen = in_place(apart, causal=False, window=window)
+        return seen & of_top_left(apart, None) if causal else seen
+
     def no_diagonal(apart, causal, window):
         return in_place(apart - 1 if causal else apart, causal=causal, window=window)
 
@@ -184,6 +196,8 @@ def _windows():
         ("window_on_both_sides_halved", "mask", half, "a window is shared out between the keys before and after"),
         ("window_without_own_key", "mask", behind, "a window holds only keys before the own one"),
         ("window_of_the_first_keys", "mask", first_keys, "a window is of the first keys of the sequence"),
+        ("window_top_left", "mask", window_top_left, "a window is aligned top-left: without Sk - Sq"),
+        ("causal_top_left", "causal", causal_top_left, "causality alone is aligned top-left: without Sk - Sq"),
         ("misses_the_diagonal", "causal", no_diagonal, "the causal mask hides a query's own key"),
     ):
         _place(about, kind, name, seen)

@@ -170,6 +170,17 @@ def window_before_only(*operands, **params):
     return from_lse(*operands, **params, seen=before)
 
 
+@mutant("mask")
+def window_top_left(*operands, **params):
+    "a window is aligned top-left: without Sk - Sq"
+
+    def seen(apart, causal, window):
+        whole, begin = in_place(apart, causal=causal, window=None), apart - (apart.shape[1] - apart.shape[0])
+        return whole if window is None else whole & in_place(begin, causal=False, window=window)
+
+    return from_lse(*operands, **params, seen=seen)
+
+
 @mutant("parameter")
 def causal_ignored(*operands, causal=False, **params):
     "there is no causal mask"

@@ -12,7 +12,17 @@ from typing import Any
 import torch
 
 from touchstone.conformance.discovery import arrays
-from touchstone.conformance.judging import causes, diagnosis, edges, honesty, indices, influence, options, reading
+from touchstone.conformance.judging import (
+    causes,
+    diagnosis,
+    edges,
+    honesty,
+    indices,
+    influence,
+    options,
+    reading,
+    strided,
+)
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import Finding, Judgement
@@ -279,6 +289,8 @@ def _explain(
         for name in [name for name, verdict in verdicts.items() if verdict.bad is not None and name not in found]:
             if text := causes.kept_between(j, inputs, name, expected[name], blocks):
                 found[name] = text
+    for name in [name for name, text in found.items() if again and causes.OUTSIDE in text]:
+        found[name] = "; ".join(filter(None, [found[name], _timed(j, strided, inputs.case, name)]))
     texts = _with_numbers(j, inputs.case, got, verdicts, found) if again else {}
     lower = _passes_as(j, inputs, got, verdicts, again)
     texts |= diagnosis.diagnose(
@@ -345,9 +357,9 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
 
 
 def _edge(j: Judgement, case: Case, output: str) -> str | None:
-    """From which size on an output is wrong, and without which options it is right, as further calls tell; for a few
-    seconds of a kernel."""
-    found = (_timed(j, looked, case, output) for looked in (edges, options))
+    """From which size on an output is wrong, without which options it is right, and in which strides, as further calls
+    tell; for a few seconds of a kernel."""
+    found = (_timed(j, looked, case, output) for looked in (edges, options, strided))
     return "; ".join(filter(None, found)) or None
 
 

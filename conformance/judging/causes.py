@@ -39,6 +39,7 @@ SHOWN = 3  # things that one had otherwise
 LARGE = 1e4  # in the place of an infinity: float16 has it, too
 ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
+OUTSIDE = "they depend on memory outside the view"
 ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
 RACES = "races"  # the instrument, of those that backends offer, that looks for them
@@ -560,10 +561,7 @@ def _of_places(
     if text := kept_between(j, inputs, name, expected, blocks):
         return text
     if operands := _read_around(j, inputs.case, name, got, bad, blocks):
-        return (
-            f"they depend on memory outside the view of {' and '.join(operands)}: what lies around it or in its gaps "
-            "is read"
-        )
+        return f"{OUTSIDE} of {' and '.join(operands)}: what lies around it or in its gaps is read"
     return None
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from touchstone.conformance.judging import edges, reading
-from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.contract import Case, Contract, From
 
 SECONDS, OF_A_KERNEL = 3.0, 4.0  # for each output that is wrong, and all of those of a kernel
@@ -19,7 +18,7 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     if call is reading.nothing or contract.work(case) > WORK_LIMIT:
         return None
     end = time.monotonic() + seconds
-    plain = _plain(contract, case)
+    plain = reading.of_plain_values(contract, case)
     if not edges.is_wrong(contract, plain, output, call):
         return None
     found, tried = list[str](), 0
@@ -32,12 +31,6 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     if not found or tried < 2:
         return None
     return f"right {', or '.join(found[:NAMED])}, all else being equal"
-
-
-def _plain(contract: Contract, case: Case) -> Case:
-    """The case with plain values, in contiguous operands, None where it has None."""
-    plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, case.size)
-    return replace(plain.plainly_laid(case.absent), params=case.params)
 
 
 def _without_one(contract: Contract, case: Case) -> Iterator[tuple[str, Case]]:

@@ -81,6 +81,12 @@ def plainly(contract: Contract, case: Case) -> list[Case]:
     return [one for one in every if contract.valid(one)]
 
 
+def of_plain_values(contract: Contract, case: Case) -> Case:
+    """The case with plain values, in contiguous operands, None where it has None."""
+    plain = plain_case(contract, case.dtype, next(iter(contract.values)), case.seed, case.size)
+    return replace(plain.plainly_laid(case.absent), params=case.params)
+
+
 def refuting(contract: Contract, case: Case) -> list[Case]:
     """Plain cases; those with another option of a parameter that is 0 or 1 here, where many changes are one: a product
     with 0 tells nothing of a mask, and a dropout of nothing keeps what any other keeps; and those without a switch that

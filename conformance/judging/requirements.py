@@ -5,7 +5,7 @@ can be wrong strides or wrong values: the same case with contiguous operands tel
 infinities, which a family draws or which are where no answer depends on them, are told apart by numbers in their place.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from touchstone.backends import overflow
 from touchstone.conformance.judging import special
 from touchstone.conformance.judging.call import trouble_on
-from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement, Outcome
+from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement
 from touchstone.conformance.judging.special import Special
 from touchstone.conformance.judging.trials import (
     AsGraph,
@@ -188,46 +188,6 @@ def of_call(j: Judgement, findings: Sequence[Finding], case: Case, first: Case) 
                 finding.requirement = Requirement.DETERMINISM  # it keeps what an earlier call left
 
 
-def of_far(contract: Contract, judged: Iterable[tuple[Trial, Outcome]]) -> None:
-    """Hold against the layouts what fails with an operand in a far layout, where that operand's strides are not taken
-    from it in near layouts either.
-
-    Among the cases that were judged, one has to fail for such a stride of the operand, with all other operands in
-    layouts in which they were right elsewhere; and none may be right.
-    """
-    cases = [(trial.case, outcome) for trial, outcome in judged if isinstance(trial, CaseTrial) and trial.case.filled]
-    right = [case for case, outcome in cases if outcome.status == PASSED]
-    wrong = [case for case, outcome in cases if Requirement.LAYOUTS in map(_held_against, outcome.findings)]
-    known = {(name, layout) for case in right for name, layout in case.layouts}
-    known |= {(name, layout) for name in contract.operands for layout in PLAIN}
-
-    for far, outcome in cases:
-        found = [finding for finding in outcome.findings if _held_against(finding) == Requirement.OFFSETS]
-        for name in [name for name, layout in far.layouts if found and layout in layouts.FAR_LAYOUTS]:
-            near = [case for case in wrong if _is_like(contract, case, far, name)]
-            alone = [case for case in near if known.issuperset(set(case.layouts) - {(name, case.layout[name])})]
-            if alone and not any(_is_like(contract, case, far, name) for case in right):
-                for finding in found:
-                    finding.requirement = Requirement.LAYOUTS
-
-
-def _held_against(finding: Finding) -> str | None:
-    return finding.requirement if finding.severity == "failure" else None
-
-
-def _is_like(contract: Contract, case: Case, far: Case, name: str) -> bool:
-    """Whether an operand has, near, a stride of its own along the axis along which it is far in another case, and
-    neighbours along the same axis: launchers often copy what has none along the last one."""
-    layout, axis, shape = case.layout[name], layouts.far_axis(far.layout[name]), contract.operand_shape(name, case)
-    shape_far = contract.operand_shape(name, far)
-    if layout in (*PLAIN, *layouts.BROADCASTS, *layouts.FAR_LAYOUTS) or len(shape) != len(shape_far):
-        return False
-    own, usual = (layouts.PLANS[each](shape)[1] for each in (layout, PLAIN[0]))
-    there = layouts.PLANS[far.layout[name]](shape_far)[1]
-    long = [i for i, n in enumerate(shape) if n > 1]
-    return axis in long and own[axis] != usual[axis] and all((own[i] == 1) == (there[i] == 1) for i in long)
-
-
 def _blamed(j: Judgement, case: Case) -> Requirement:
     """What a failure on a case is held against: the plainest requirement that a plainer case fails too."""
     holds = _special(j, case)
@@ -235,7 +195,8 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
     if about[-1] in (Requirement.LAYOUTS, Requirement.OFFSETS):
         plain = replace(case.plainly_laid(case.absent), drawn_as=case.drawn_as or case.id)  # the same values
         if _right(j, plain):
-            return about[-1]
+            is_far = about[-1] is Requirement.OFFSETS
+            return about[-1] if not is_far or _right(j, _nearer(case)) else Requirement.LAYOUTS
         case, about = plain, of_case(j.contract, plain, holds)
     given = replace(case.plainly_laid(()), drawn_as=case.drawn_as or case.id)
     right = bool(case.absent) and _right(j, given) and not _declines(j, given)
@@ -248,6 +209,13 @@ def _blamed(j: Judgement, case: Case) -> Requirement:
         return about[0]
     finite = replace(case, values=next(iter(j.contract.values))) if holds.drawn else case
     return Requirement.SPECIAL if _right(j, finite, numbers=True) else Requirement.VALUES
+
+
+def _nearer(case: Case) -> Case:
+    """The case, with the operands that are far along an axis near: who does not take an operand's strides is wrong
+    there too."""
+    near = tuple((name, layouts.nearer(layout)) for name, layout in case.layouts)
+    return replace(case, layouts=near, drawn_as=case.drawn_as or case.id)
 
 
 def _takes_none(j: Judgement, case: Case) -> bool:

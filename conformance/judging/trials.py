@@ -170,6 +170,7 @@ def trials_of(
     if level != "quick":  # a second case of each size: a race may show in one launch of three
         rest = [case for case in short if case not in instrumented]
         instrumented |= _instrumented(subject, rest, share is not None)
+    instrumented |= _over_tiles(contract, cases)
     found: list[Trial] = [CaseTrial(case, case in watched, case in instrumented, case in made.also) for case in cases]
     for prop in contract.properties:
         if prop.bitwise and not subject.deterministic:
@@ -280,6 +281,16 @@ def _instrumented(subject: Subject, cases: list[Case], shared: bool) -> set[Case
     longest = max(_first_of_sizes(subject, moderate, None), key=_row, default=None)
     sizes = _first_of_sizes(subject, cases, SHARED_SIZES if shared else INSTRUMENTED_SIZES)
     return sizes | ({longest} if longest is not None else set())
+
+
+def _over_tiles(contract: Contract, cases: list[Case]) -> set[Case]:
+    """Of the cases of several tiles the first of each choice of parameters, where they are not much work: blocks that
+    share a result race, and another parameter may be another kernel."""
+    found: dict[Any, Case] = {}
+    for case in cases:
+        if case.size == contract.over_tiles and contract.work(case) <= INSTRUMENTED_WORK:
+            found.setdefault(case.params, case)
+    return set(found.values())
 
 
 def _row(case: Case) -> int:

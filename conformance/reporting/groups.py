@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from touchstone.conformance.judging import left_out
 from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.compare import LEAN
 from touchstone.conformance.spec.returned import quoted
 
 LINE = re.compile(r"[\w.-]+\.\w+:\d+")  # file and line, the best name of a cause
@@ -78,11 +79,12 @@ def _mutants(finding: Finding) -> set[str]:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Group]:
-    """The findings by root cause: the largest groups first, then as they were found."""
+    """The findings by root cause: the largest groups first, then as they were found. Errors that lean one way come
+    last: of what is wrong by more elsewhere they are a consequence."""
     groups: dict[tuple, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(_cause(finding), []).append(finding)
-    return sorted((Group(each) for each in groups.values()), key=lambda group: -len(group.findings))
+    return sorted(map(Group, groups.values()), key=lambda group: (_leans(group.findings[0]), -len(group.findings)))
 
 
 def _cause(finding: Finding) -> tuple:
@@ -109,7 +111,11 @@ def _words(message: str) -> str:
 
 def _kind_of_wrong(finding: Finding) -> str:
     """NaN, an infinity, or a number in place of the answer; or errors that lean one way."""
-    if "errors lean one way" in finding.message:
+    if _leans(finding):
         return "lean"
     got = re.search(r"got (-?\w+)", finding.message)
     return got[1].lstrip("-") if got and got[1].lstrip("-") in ("nan", "inf") else "number"
+
+
+def _leans(finding: Finding) -> bool:
+    return LEAN in finding.message

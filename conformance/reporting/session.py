@@ -8,7 +8,6 @@ from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
-from touchstone.conformance.judging import requirements
 from touchstone.conformance.judging.again import drawn_again, in_words
 from touchstone.conformance.judging.judgement import DECLINED, Outcome
 from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
@@ -118,7 +117,6 @@ def _run(runner: Runner, report: Report, expected: Sequence[Rule], ceiling: floa
                 judged.append((trial, outcome))
                 report.add(tolerance.settled(*_on(judged[-1])))
     finally:
-        requirements.of_far(runner.subject.contract, judged)
         common.note(judged)
         report.surprises = tolerance.surprises() if not left else []
         if left:

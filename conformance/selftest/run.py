@@ -36,7 +36,7 @@ DEVICE = "cpu"
 # kinds that only many calls show, and those that a second one does, in memory that held something else: at level quick
 MANY_CALLS = ("known-good", "race", "cache", "alias", "state", "mutation", "unwritten", "bounds")
 TWO_CALLS = (*MANY_CALLS, "tail", "accumulator")
-TAKEN = 2  # of so many trials a known-good kernel is judged on one, another kernel on others: at level quick
+TAKEN = 3  # of so many trials a known-good kernel is judged on one, another kernel on others: at level quick
 SECOND_CALLS = 3  # of so many of those of a known-good kernel in torch one calls it again
 ALONE = ("bounds",)  # kinds that may spoil the memory of those judged after them in the same process
 SECONDS = 60.0  # for one trial in a shared process, before its kernel is judged in one of its own

@@ -69,6 +69,7 @@ def _plan(contract: Contract, level: str, seed: int) -> Plan:
     regular = [case for case in _regular(contract, level, seed) if case not in cases]
     single = [*(also_case(contract, name, seed) for name in contract.also)]
     single += _pairs_of_options(contract, seed, contract.dtypes)
+    single += _families_with_options(contract, seed)
     if contract.over_tiles is not None:
         single += _pairs_of_options(contract, seed, contract.dtypes[:1], contract.over_tiles)
         single += _families_over_tiles(contract, seed, contract.over_tiles)
@@ -374,6 +375,17 @@ def _pairs_of_options(
             yield case_of(point)
         for pair in itertools.combinations(sorted((point or dict(goal)).items()), 2):
             missing.drop(pair)
+
+
+def _families_with_options(contract: Contract, seed: int) -> Iterator[Case]:
+    """Plain cases of the smallest size in one dtype, that together have each family with each option of each parameter:
+    each option may be a formula of its own."""
+    longest = max(map(len, contract.params.values()), default=1)
+    for values, turn in itertools.product(contract.values, range(longest)):
+        params = tuple((name, options[turn % len(options)]) for name, options in contract.params.items())
+        case = replace(plain_case(contract, contract.dtypes[0], values, seed), params=params)
+        if contract.valid(case):
+            yield case
 
 
 def _families_over_tiles(contract: Contract, seed: int, size: Mapping[str, Any]) -> Iterator[Case]:

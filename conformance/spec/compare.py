@@ -13,6 +13,11 @@ import torch
 from touchstone.conformance.spec.budget import EPS, Expected, budget, finite, overflow_threshold
 
 DRIFT_ELEMENTS = 500
+LEAN = "errors lean one way"
+ONE_WAY = 0.02  # errors of the rarer sign for one of the other, where all are taken to have one
+CUT = 0.4  # of the elements, that truncation makes other ones than rounding to nearest, at least
+# elements of a slice that tell its mean; how far apart means are, in times of what chance makes, and of the lean
+OF_A_SLICE, APART, UNLIKE = 32, 3.0, 0.25
 
 
 @dataclass
@@ -221,9 +226,34 @@ def _drift(value: torch.Tensor, known: _Known, limit: float) -> str | None:
     if abs(mean) <= limit:
         return None
     return (
-        f"errors lean one way: the mean signed error over {told.counts.numel()} distinct values is {mean:+.3f} eps "
-        f"(limit {limit}): truncated instead of rounded, or something systematic is missing"
+        f"{LEAN}: the mean signed error over {told.counts.numel()} distinct values is {mean:+.3f} eps (limit {limit}): "
+        f"{_leaning(signed, told, mean)}"
     )
+
+
+def _leaning(signed: torch.Tensor, told: _Told, mean: float) -> str:
+    """What errors that lean look like, in words: `signed` ones, above 0 away from 0. Other means in each slice along an
+    axis are those of a number that its elements share; else those of half of them, all of one sign, are a
+    rounding's."""
+    nth = torch.arange(len(signed))
+    firsts = torch.full_like(told.counts, len(signed), dtype=torch.int64).scatter_reduce_(0, told.group, nth, "amin")
+    signed, shape, places = signed[firsts], told.usable.shape, told.usable.nonzero()[firsts]
+    for axis in range(len(shape) if len(shape) > 1 else 0):
+        counts = torch.bincount(places[:, axis], minlength=shape[axis])
+        able = counts >= OF_A_SLICE
+        means = (torch.bincount(places[:, axis], signed, minlength=shape[axis]) / counts)[able]
+        if means.numel() < 2 or means.std() < UNLIKE * abs(mean):
+            continue
+        by_chance = signed.std() / counts[able] ** 0.5
+        if float(((means - means.mean()) / by_chance).square().mean()) > APART**2:
+            each = f"{means.min().item():+.2f} to {means.max().item():+.2f} eps"
+            return f"another mean in each slice of axis {axis}, {each}: a number that the slice shares is off"
+    ways = sorted((int((signed > 0).sum()), int((signed < 0).sum())))
+    if ways[0] > ONE_WAY * ways[1] or ways[1] < CUT * len(signed):
+        off = f"{sum(ways) / len(signed):.0%} are a unit off, so not truncated"
+        return f"{off}: a number that many elements share is off, or something systematic is missing"
+    way = "truncated" if mean < 0 else "rounded away from 0"
+    return f"{way} instead of rounded to nearest, or something systematic is missing"
 
 
 def worst(fractions: Sequence[float]) -> float | None:

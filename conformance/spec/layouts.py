@@ -193,19 +193,35 @@ def _far(axis: int):
             raise ValueError(
                 f"layout {FAR_LAYOUTS[axis]}: expected at least 3 elements along axis {axis}, got shape {shape}"
             )
-        rest = _strides(tuple(1 if i == axis else n for i, n in enumerate(shape)))
-        rest[axis] = -(-FAR // (shape[axis] - 1) // 64) * 64 + 64
-        return shape, rest, 0
+        return shape, _outside(shape, axis, -(-FAR // (shape[axis] - 1) // 64) * 64 + 64), 0
 
     return plan
 
 
+def _near(axis: int):
+    """`axis` outside all others, with a gap between its slices."""
+    return lambda shape: (shape, _outside(shape, axis, math.prod(shape[:axis] + shape[axis + 1 :]) + GAP), 0)
+
+
+def _outside(shape: Sequence[int], axis: int, stride: int) -> list[int]:
+    """The strides of `shape` as if `axis` had one element, and for `axis` this one."""
+    rest = _strides(tuple(1 if i == axis else n for i, n in enumerate(shape)))
+    return [*rest[:axis], stride, *rest[axis + 1 :]]
+
+
 FAR_LAYOUTS = tuple(f"far{axis}" for axis in range(5))  # offsets beyond 2^31 along one axis
+NEAR_LAYOUTS = tuple(f"near{axis}" for axis in range(5))  # the same neighbours along the other axes, and none so far
 
 
 def far_axis(layout: str) -> int | None:
     """The axis along which the offsets of a layout exceed 2^31; None where none do."""
     return FAR_LAYOUTS.index(layout) if layout in FAR_LAYOUTS else None
+
+
+def nearer(layout: str) -> str:
+    """The near layout in place of a far one; any other as it is."""
+    axis = far_axis(layout)
+    return layout if axis is None else NEAR_LAYOUTS[axis]
 
 
 # name -> shape -> (shape of the stored values, strides of the view, offset in elements)
@@ -224,6 +240,7 @@ PLANS: dict[str, Callable] = {
     "broadcast_second": _broadcast(1),  # stride 0 on the second axis: one for all heads
     "broadcast_last": _broadcast(-1),  # stride 0 on the last axis
     **{layout: _far(axis) for axis, layout in enumerate(FAR_LAYOUTS)},
+    **{layout: _near(axis) for axis, layout in enumerate(NEAR_LAYOUTS)},
 }
 
 MATRIX = (

@@ -12,7 +12,7 @@ from touchstone.backends import NotRun, overflow
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging import judge, requirements, special
-from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Finding, Judgement, Outcome
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement, Outcome
 from touchstone.conformance.judging.requirements import asked, of_call, of_case, settle
 from touchstone.conformance.judging.trials import (
     AsGraph,
@@ -100,7 +100,7 @@ def test_other_trials():
     ("fn", "about", "requirement"),
     [
         (ignores_strides, dict(layout="transposed"), "layouts"),
-        (ignores_strides, dict(layout="far0"), "offsets"),
+        (ignores_strides, dict(layout="far0"), "layouts"),
         (lambda x: 2 * softmax(x), dict(layout="transposed"), "values"),
         (lambda x: 2 * softmax(x), dict(layout="far0"), "values"),
         (overflows_far_out, dict(layout="far0"), "offsets"),
@@ -513,68 +513,6 @@ def test_what_a_trial_was_about_is_kept_where_it_is_settled_again(monkeypatch):
     again = Judgement(subject(cross_entropy, "cross_entropy"), CaseTrial(entropy()), outcome)
     settle(again, alone=False)
     assert again.outcome.requirements == ["values", "special"]
-
-
-def told_of_far(*others, op="softmax_backward", sizes=(("rows", 3), ("cols", 33)), far="far0"):
-    """What the case with y in a far layout is held against beside others: their sizes, whether they are right, their
-    layouts."""
-    contract = registry.contract(op)
-    name = next(iter(contract.operands))
-
-    def made(size, **given):
-        kinds = tuple((operand, given.get(operand, "contiguous")) for operand in contract.operands)
-        return Case(op, "float16", size, "normal", kinds, (), 0)
-
-    judged = []
-    for size, right, kinds in [(sizes, False, {name: far}), *others]:
-        trial = CaseTrial(made(size, **kinds))
-        outcome = Outcome.of(trial)
-        if not right:
-            required = Requirement.OFFSETS if far in kinds.values() else Requirement.LAYOUTS
-            outcome.findings.append(Finding("1", "failure", Check.VALUES, trial.id, "wrong", requirement=str(required)))
-            outcome.status = FAILED
-        judged.append((trial, outcome))
-    requirements.of_far(contract, judged)
-    assert all(f.requirement == "layouts" for _, outcome in judged[1:] for f in outcome.findings)
-    return judged[0][1].findings[0].requirement
-
-
-ROWS = (("rows", 5), ("cols", 64))
-SLICED = (ROWS, False, {"y": "sliced"})
-
-
-@pytest.mark.parametrize(
-    ("others", "requirement"),
-    [
-        ([], "offsets"),
-        ([SLICED], "layouts"),
-        ([SLICED, (ROWS, True, {"y": "sliced"})], "offsets"),  # other sizes, another parameter
-        ([SLICED, (ROWS, True, {"y": "transposed"}), (ROWS, True, {"y": "step"})], "layouts"),  # those are copied
-        ([(ROWS, False, {"y": "transposed"})], "offsets"),
-        ([(ROWS, False, {"y": "step"})], "offsets"),
-        ([(ROWS, False, {"y": "offset"})], "offsets"),
-        ([(ROWS, False, {"y": "broadcast"})], "offsets"),
-        ([(ROWS, False, {"dy": "sliced"})], "offsets"),
-        ([(ROWS, False, {"y": "sliced", "dy": "step"})], "offsets"),  # either of them
-        ([(ROWS, False, {"y": "sliced", "dy": "step"}), (ROWS, True, {"dy": "step"})], "layouts"),
-        ([(ROWS, False, {"y": "sliced", "dy": "step"}), (ROWS, True, {"dy": "sliced"})], "offsets"),
-        ([SLICED, ((("rows", 1), ("cols", 64)), True, {"y": "sliced"})], "layouts"),  # one row has no stride
-        ([((("rows", 1), ("cols", 64)), False, {"y": "sliced"})], "offsets"),
-        ([((("rows", 5), ("cols", 1)), False, {"y": "sliced"})], "layouts"),
-        ([SLICED, ((("rows", 5), ("cols", 0)), True, {"y": "sliced"})], "layouts"),  # nor an empty operand
-    ],
-)
-def test_a_far_operand_whose_near_strides_are_not_taken_either_is_against_the_layouts(others, requirement):
-    assert told_of_far(*others) == requirement
-
-
-def test_a_far_operand_along_its_last_axis():
-    def told(*others):
-        return told_of_far(*others, far="far1")
-
-    assert told((ROWS, False, {"y": "transposed_sliced"})) == "layouts"
-    assert told((ROWS, False, {"y": "sliced"})) == "offsets"
-    assert told((ROWS, False, {"y": "transposed_sliced"}), (ROWS, True, {"y": "transposed"})) == "offsets"
 
 
 def test_a_check_holds_a_far_operand_against_the_layouts():

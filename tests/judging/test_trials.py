@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -173,13 +174,26 @@ def test_what_runs_under_a_targets_instruments():
     assert trials._instrumented(subject(), [], False) == set()
 
 
+def test_each_choice_of_parameters_runs_under_the_instruments_in_several_tiles():
+    contract = registry.contract("reduce_rows")
+    found, _ = trials.trials_of(subject("reduce_rows"), "quick")
+    over = [one for one in found if isinstance(one, CaseTrial) and one.instrumented]
+    over = [one.case for one in over if one.case.size == contract.over_tiles]
+    chosen = [tuple(case.param.values()) for case in over]
+    assert set(chosen) == set(product(*contract.params.values())) and len(chosen) == len(set(chosen))
+    assert {case.values for case in over} == {"normal"}
+    large = replace(contract, over_tiles=dict(rows=4099, cols=1025))
+    cases = [plain_case(large, "float32", "normal", size=large.over_tiles)]
+    assert trials._over_tiles(large, cases) == set() != trials._over_tiles(contract, over)
+
+
 def test_above_level_quick_two_cases_of_a_size_run_under_the_instruments():
     def of_sizes(level):
         found, _ = trials.trials_of(subject(), level)
         return Counter(one.case.sizes for one in found if isinstance(one, CaseTrial) and one.instrumented)
 
     quick, default = of_sizes("quick"), of_sizes("default")
-    assert set(quick.values()) == {1} and len(quick) == 7
+    assert set(quick.values()) == {1} and len(quick) == 8  # with the longest, and several tiles
     assert default.keys() >= quick.keys() and sum(count == 2 for count in default.values()) >= 6
 
 

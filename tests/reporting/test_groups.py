@@ -56,6 +56,7 @@ def test_wrong_values_are_grouped_by_output_requirement_and_what_is_there():
     assert counts([wrong("0.25"), wrong("0.25", severity="note")]) == [1, 1]
     leaning = finding(Check.VALUES, "y: errors lean one way: the mean signed error ... -0.3 eps", about="y", error=2.0)
     assert counts([wrong("0.25"), leaning]) == [1, 1]
+    assert [group.findings[0].about for group in grouped([leaning, leaning, wrong("0.25", "lse")])] == ["lse", "y"]
 
 
 def test_the_example_is_the_first_whose_diagnosis_names_a_cause():

@@ -1,6 +1,7 @@
 """The comparator: what passes, what fails, and what it says."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -189,12 +190,33 @@ def test_drift_tells_truncation_from_rounding():
     assert compare(x.bfloat16(), expected, torch.bfloat16).ok
     verdict = compare(truncated(x), expected, torch.bfloat16)
     assert not verdict.ok
-    assert "lean one way" in verdict.message
+    assert verdict.message.endswith("truncated instead of rounded to nearest, or something systematic is missing")
     assert verdict.fraction > 1
     both = torch.where(torch.arange(4000) % 2 == 0, x, -x)  # truncation goes towards zero
     assert not compare(truncated(both), Expected(both.double()), torch.bfloat16).ok
     assert compare(truncated(x), Expected(x.double(), drift=INF), torch.bfloat16).ok
     assert compare(truncated(x[:400]), Expected(x[:400].double()), torch.bfloat16).ok  # too few to tell
+
+
+def test_what_errors_that_lean_look_like():
+    def told(x, factor, cut=False):
+        expected = Expected(x.double(), parts=[(1.0, 2.0**12 * x.double())])
+        y = x * (1 + torch.as_tensor(factor) * EPS[torch.bfloat16])
+        verdict = compare(truncated(y) if cut else y.bfloat16(), expected, torch.bfloat16)
+        return verdict.message.split("0.06): ")[1]
+
+    generator = torch.Generator().manual_seed(0)
+    x, wide = (torch.rand(rows, 500, generator=generator) * 0.5 + 1.45 for rows in (8, 64))
+    rounding = "instead of rounded to nearest, or something systematic is missing"
+    assert told(x, 0.0, cut=True) == f"truncated {rounding}" and told(x, 0.4) == f"rounded away from 0 {rounding}"
+    share = "% are a unit off, so not truncated: a number that many elements share is off, or something systematic "
+    assert share in told(x, 0.1)
+    slices = "another mean in each slice of axis {}, {} eps: a number that the slice shares is off"
+    rows = torch.tensor([0.3, -0.1, 0.2, 0.1, 0.0, 0.3, 0.2, -0.1])[:, None]
+    assert re.fullmatch(slices.format(0, r"-0\.\d+ to \+0\.\d+"), told(x, rows))
+    assert re.fullmatch(slices.format(1, ".*"), told(wide, 0.1 + torch.randn(500, generator=generator) / 5))
+    assert share in told(wide[:24, :30], rows.repeat(3, 1))  # no slice has enough
+    assert rounding in told(wide[:, :20].repeat_interleave(50, 1), 0.0, cut=True)  # what repeats counts once
 
 
 def test_drift_counts_a_value_once():

@@ -737,6 +737,17 @@ def test_each_family_comes_in_a_size_of_several_tiles():
     )
 
 
+def test_each_family_comes_with_each_option_in_the_smallest_size():
+    contract = toy(params={"eps": (0.1, 0.5), "flag": (True, False), "way": (1, 2, 3)})
+    cases = list(generate._families_with_options(contract, 0))
+    assert set(cases) <= set(plan(contract, "quick").cases)
+    for name, options in contract.params.items():
+        assert {(case.values, case.param[name]) for case in cases} == set(itertools.product(contract.values, options))
+    assert {(case.dtype, case.sizes) for case in cases} == {("float32", tuple(contract.sizes[0].items()))}
+    some = toy(lambda case: case.values != "b", params={"way": (1, 2)})
+    assert {case.values for case in generate._families_with_options(some, 0)} == set(some.values) - {"b"}
+
+
 def test_pairs_of_options_that_do_not_go_together_are_left_out():
     contract = toy(lambda case: case.param["flag"] or case.layout["w"] != "none")
     cases = list(generate._pairs_of_options(contract, 0, contract.dtypes))

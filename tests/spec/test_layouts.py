@@ -50,7 +50,7 @@ def covered(placed) -> set[int]:
 
 
 def test_every_layout_is_tested_here():
-    assert {*SHAPES, *FAR} == set(PLANS)
+    assert {*SHAPES, *FAR, *layouts.NEAR_LAYOUTS} == set(PLANS)
     assert {*layouts.MATRIX, *layouts.VECTOR, *layouts.HEADS, *layouts.PAGES, *BROADCASTS} <= set(PLANS)
 
 
@@ -86,7 +86,7 @@ def test_a_layout_is_writable_where_each_element_has_a_place_of_its_own(name):
     if name in FAR:
         assert name not in layouts.WRITABLE  # of each only a part is mapped
         return
-    values = sample((2, 3, 4, 5))
+    values = sample((2, 3, 4, 5, 2) if name == layouts.NEAR_LAYOUTS[4] else (2, 3, 4, 5))
     assert (len(covered(place(values, name, "cpu"))) == values.numel()) == (name in layouts.WRITABLE)
 
 
@@ -198,6 +198,16 @@ def test_the_other_axes_of_a_far_layout_lie_as_if_it_had_one_element(axis, other
     far = strides.pop(axis)
     assert (shape, tuple(strides), offset) == ((3, 4, 5), others, 0)
     assert far < 2**31 <= far * (shape[axis] - 1) and far % 64 == 0
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_a_near_layout_has_the_neighbours_of_the_far_one(axis):
+    shape, strides, offset = PLANS[layouts.NEAR_LAYOUTS[axis]]((3, 4, 5))
+    _, far, _ = PLANS[FAR[axis]]((3, 4, 5))
+    others = [i for i in range(3) if i != axis]
+    assert (shape, offset) == ((3, 4, 5), 0) and [strides[i] for i in others] == [far[i] for i in others]
+    slices = [range(at * strides[axis], at * strides[axis] + 60 // shape[axis]) for at in range(shape[axis])]
+    assert all(one.stop < other.start for one, other in itertools.pairwise(slices))
 
 
 @pytest.mark.parametrize("at", [-512, -65, 84, 84 + 511])
