@@ -39,6 +39,7 @@ SHOWN = 3  # things that one had otherwise
 LARGE = 1e4  # in the place of an infinity: float16 has it, too
 ELSEWHERE = 2  # further sets of the same operands, at other addresses
 AROUND = 0x00  # what lies around an operand in another call: zeros
+NUMBERS_DO = ", and with numbers in the place of NaN it is right, as where they are multiplied by 0"
 OUTSIDE = "they depend on memory outside the view"
 ZEROS = 0x00  # and what fresh memory holds
 SMALL = 2**24  # bytes of an operand's buffer of which that is tried
@@ -595,6 +596,19 @@ def kept_between(
     return f"{first}: something is kept from one call to the next"
 
 
+def is_wrong_anew(j: Judgement, case: Case, name: str | None) -> bool | None:
+    """Whether an output of a case is wrong in the first call of the kernel whose file is imported once more too: then
+    no earlier call is why. None: it cannot be imported so."""
+    if j.subject.own or j.subject.untrusted or name is None:
+        return None
+    j.subject.compared["imports"] += 1
+    inputs = j.contract.build(case, j.executor.device)
+    value = (_values(j, inputs, (), anew=j.subject.compared["imports"]) or {}).get(name)
+    if not isinstance(value, torch.Tensor):
+        return None
+    return not is_right(j, case, name, value, j.contract.expected(inputs, j.subject.compute)[name])
+
+
 def _likely_kept(j: Judgement, case: Case) -> list[tuple[str, Case]]:
     """A few of the earlier calls: the latest with outputs of the same shapes, those of most work, those that have most
     of their sizes in common with a case."""
@@ -669,18 +683,22 @@ def let_through(
     if not found:
         return None
     by_0 = right >= diagnosis.EXPLAINS
-    if any(j.contract.operands[operand].garbage is None for operand in found):
-        exact = j.contract.build(case).exact
+    exact = j.contract.build(case).exact
+    if any(j.contract.operands[operand].garbage is None or _has_nan(exact[operand]) for operand in found):
         shown = [f"{_nan_of(j, case, operand, exact[operand])} of {operand}" for operand in found]
-        so = ", and multiplied by 0" if by_0 else ""
+        so = NUMBERS_DO if by_0 else ""
         return (
             f"they depend on the NaN at {' and at '.join(shown)}, on which these answers do not: it is read there{so}"
         )
     unused = " and ".join(dict.fromkeys(j.contract.operands[operand].unused for operand in found))
     return (
         f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} NaN in {unused}, on which no answer depends: "
-        f"they are read, and {'to multiply by 0 leaves NaN' if by_0 else 'count'}"
+        f"they are read{NUMBERS_DO if by_0 else ', and count'}"
     )
+
+
+def _has_nan(exact: torch.Tensor | None) -> bool:
+    return exact is not None and bool(exact.isnan().any())
 
 
 def _nan_of(j: Judgement, case: Case, operand: str, value: torch.Tensor | None) -> str:

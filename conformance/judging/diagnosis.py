@@ -237,7 +237,9 @@ def diagnose(
             kept_short = not found and not bits and call is not reading.nothing
             if relation is None and kept_short and not wrong_in_float32(contract, case, name, call):
                 relation = short_sums(got[name], right, case, verdict, partial(longer, name))
-            unknown = relation is None or (VAGUE.match(relation) is not None and not relation.startswith(ANOTHER))
+            unknown = relation in (None, NAN) or (
+                VAGUE.match(relation) is not None and not relation.startswith(ANOTHER)
+            )
             if unknown and not found and name not in causes:
                 value, answer, allowed = aligned(
                     got[name], closest(got[name], right, case.torch_dtype), case.torch_dtype

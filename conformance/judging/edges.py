@@ -15,6 +15,7 @@ SECONDS, OF_A_KERNEL = 3.0, 6.0  # for each output that is wrong, and all of tho
 LEAST = 3  # a size below which an answer is often right for want of anything to go wrong
 NAMED = 2  # sizes that are named
 WORK_LIMIT = 1e7  # work of a case above which nothing is tried
+SEEDS = (1, 2)  # beside a case's own: other values, of which the sizes between which it turns have to be the same
 BEYOND = 2  # times a size that is right, which is looked at too
 
 
@@ -29,19 +30,27 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
 
 
 def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end: float) -> Iterator[str]:
+    exact = contract.build(plain).exact
+    indices = [exact[name] for name, operand in contract.operands.items() if operand.own_dtype]
+    numbers = {n for values in indices if values is not None for n in values.flatten().tolist()}
     for letter, size in plain.size.items():
         if not isinstance(size, int) or size <= LEAST:
             continue
 
         @cache
-        def wrong(n: int, letter: str = letter) -> bool | None:
+        def wrong(n: int, letter: str = letter, seed: int = 0) -> bool | None:
             if time.monotonic() > end:
                 return None
-            return is_wrong(contract, resized(contract, plain, {letter: n}), output, call)
+            one = resized(contract, plain, {letter: n})
+            return is_wrong(contract, one and replace(one, seed=one.seed + seed), output, call)
 
         if (edge := _edge(size, wrong)) is None:
             continue
         right, first = edge
+        if any(wrong(right, seed=seed) is not False or wrong(first, seed=seed) is not True for seed in SEEDS):
+            continue  # the values decide, too
+        if right in numbers:
+            continue  # what an index says, and no size
         again = [n for n in (BEYOND * right, 2 * BEYOND * right) if wrong(n) is False]
         also = f" and {' and '.join(map(str, again))}" if again else ""
         yield f"right with {letter} {right}{also}, wrong with {letter} {first}, all else being equal"

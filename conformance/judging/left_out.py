@@ -22,6 +22,7 @@ GROUPS = (2, 4, 8, 16)  # tiles along one axis that neighbouring programs share 
 SHARES = (2, 3, 4, 8, 16, 32, 64, 108, 132)  # programs that a number of rows is shared out among
 OTHERS = 8  # cases of other sizes on which a rule is tried
 MORE = (1, 2, 6, 13)  # rows or columns, in others
+GROUPED = "programs take tiles in groups"
 MOST = 2**20  # elements of an output beyond which none is
 TOLD = re.compile(
     r"\b(?:programs take tiles|the grid has|the bounds are|is held against the bound|is shared out among)\b"
@@ -51,8 +52,10 @@ def rule_of(contract: Contract, case: Case, output: str, bad: torch.Tensor, call
         return None
     if text := _borne_out(contract, rules, _of_other_sizes(contract, case), output, call):
         return text
+    whole = bool((bad == bad[..., :1, :]).all()) or bool((bad == bad[..., :1]).all())
     for letter, other in (axes[-2:], axes[:-3:-1]):
-        if text := _borne_out(contract, rules, _of_more(contract, case, letter), output, call):
+        text = _borne_out(contract, rules, _of_more(contract, case, letter), output, call)
+        if text and not (whole and text.startswith(GROUPED)):  # much else leaves out whole rows or columns
             return f"{text}, in sizes with {case.size[other]} {other}"
     return None
 
@@ -96,7 +99,7 @@ def _rules(rows: str, cols: str) -> Iterator[Rule]:
         yield Rule(bounds, f"tiles of {tile}", partial(_other_element, tile))
     for tiles in itertools.product(TILES, TILES):
         for group, (along, letter) in itertools.product(GROUPS, enumerate((rows, cols))):
-            text = f"programs take tiles in groups along {letter}, and the last is not cut to the tiles that are left"
+            text = f"{GROUPED} along {letter}, and the last is not cut to the tiles that are left"
             of = f"{group} tiles of {tiles[0]} x {tiles[1]}"
             yield Rule(text, of, partial(_grouped, tiles, group, along))
             yield Rule(text, f"up to {of}", partial(_grouped, tiles, group, along, at_most_all=True))

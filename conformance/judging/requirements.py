@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from touchstone.backends import overflow
-from touchstone.conformance.judging import special
+from touchstone.conformance.judging import causes, special
 from touchstone.conformance.judging.call import trouble_on
 from touchstone.conformance.judging.judgement import PASSED, Finding, Judgement
 from touchstone.conformance.judging.special import Special
@@ -184,7 +184,9 @@ def of_call(j: Judgement, findings: Sequence[Finding], case: Case, first: Case) 
             finding.requirement = Requirement.DETERMINISM
         else:
             finding.requirement = _blamed(j, case)
-            if finding.requirement is Requirement.VALUES and case != first and case.params == first.params:
+            other_values = case != first and case.params == first.params
+            of_values = finding.requirement is Requirement.VALUES and other_values
+            if of_values and not causes.is_wrong_anew(j, case, finding.about):
                 finding.requirement = Requirement.DETERMINISM  # it keeps what an earlier call left
 
 

@@ -811,7 +811,7 @@ def decoded(change, op="attention_decode"):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda p, hidden: p, "to multiply by 0 leaves NaN"),
+        (lambda p, hidden: p, "with numbers in the place of NaN it is right"),
         (lambda p, hidden: p + 0.3 * hidden, "count"),  # of which zeros would hide the factor
         (lambda p, hidden: 1.4 * p, "count"),
     ],
@@ -824,7 +824,8 @@ def test_what_is_done_with_nan_that_is_not_to_be_read(change, said):
     expected = j.contract.expected(inputs)["o"]
     bad = compare.compare(got, expected, torch.float32).bad
     told = causes.let_through(j, case, "o", got, bad, expected)
-    assert told == f"v has NaN in rows from lengths on, on which no answer depends: they are read, and {said}"
+    begin = "v has NaN in rows from lengths on, on which no answer depends: they are read, and "
+    assert told is not None and told.startswith(begin + said)
     assert causes.let_through(j, case, "o", got, bad, None) is None
     numbers = got.nan_to_num(7.0)
     assert causes.let_through(j, case, "o", numbers, bad, expected) is None  # it is no NaN

@@ -48,7 +48,7 @@ def packed(y, dy):
 
 
 SAME = "right where y and dy have the same strides"
-ALONE = "right where dy is contiguous, whatever the strides of other operands"
+ALONE = "right where dy is contiguous, all else being equal"
 
 
 @pytest.mark.parametrize(
