@@ -33,6 +33,7 @@ from touchstone.conformance.judging.trials import (
     OnStream,
     PropertyTrial,
     Trial,
+    in_turn,
 )
 from touchstone.conformance.spec import layouts
 from touchstone.conformance.spec.cases import variants
@@ -377,7 +378,7 @@ def spelled(trial: Trial) -> dict[str, Any]:
         case InvalidCall():
             return {**about, "invalid": trial.invalid.name}
         case ManyCalls():
-            return {**about, "calls": trial.count, "varied": bool(trial.others)}
+            return {**about, "calls": trial.count, "varied": bool(trial.others), "in_turn": trial.in_turn}
         case OnStream() | AsGraph() | Int64Index():
             return about
         case _:
@@ -403,6 +404,8 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
             return PropertyTrial(case, next(prop for prop in contract.properties if prop.name == about["property"]))
         case Kind.INVALID:
             return InvalidCall(case, next(call for call in contract.invalid if call.name == about["invalid"]))
+        case Kind.CALLS if about.get("in_turn"):
+            return in_turn(contract, case, case.size != contract.sizes[0])
         case Kind.CALLS:
             others = variants(contract, case) if about["varied"] else ()
             return ManyCalls(case, about["calls"], others, case.size != contract.sizes[0])

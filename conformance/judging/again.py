@@ -19,7 +19,7 @@ from typing import Any
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.call import expected_of
 from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, PropertyTrial, Trial
-from touchstone.conformance.spec.cases import variants
+from touchstone.conformance.spec.cases import lengths_in_turn, variants
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS
 
@@ -81,6 +81,9 @@ def of_words(words: Mapping[str, str], cases: Sequence[Case]) -> Case | None:
 
 def on_case(contract: Contract, trial: Trial, case: Case, allowed: Callable[[Case], bool]) -> Trial:
     """The trial on another case, of those that are allowed."""
+    if isinstance(trial, ManyCalls) and trial.in_turn:
+        others = tuple(filter(allowed, lengths_in_turn(contract, case)))
+        return replace(trial, case=case, others=others, count=len(others), sized=True)
     if isinstance(trial, ManyCalls):
         return replace(trial, case=case, others=tuple(filter(allowed, variants(contract, case))), sized=True)
     return replace(trial, case=case, single=True) if isinstance(trial, CaseTrial) else replace(trial, case=case)
@@ -235,8 +238,9 @@ class _Drawing:
         if prop is not None and prop.elsewhere is not None:
             plain = [case for case in plain if self.allowed(prop.elsewhere(case))]
         case = next((case for case in plain if self._may_be_called(case, math.inf)), None)
-        if case is not None:
-            yield on_case(self.contract, trial, case, self.allowed)
+        made = None if case is None else on_case(self.contract, trial, case, self.allowed)
+        if made is not None and not (isinstance(made, ManyCalls) and not made.count):
+            yield made
 
     def _nearest(self, case: Case) -> list[Case]:
         """Cases that were taken, those with the most options of another first."""

@@ -273,7 +273,7 @@ def takes_long(j: Judgement) -> bool:
 
 def _form(case: Case) -> Any:
     """What the cases of one trial differ in, but for their numbers."""
-    return tuple(sorted(case.layouts)), repr(sorted(case.params))
+    return tuple(sorted(case.layouts)), repr(sorted(case.params)), case.sizes
 
 
 def _shapes(inputs: Inputs) -> list[torch.Size | None]:
@@ -288,6 +288,8 @@ def cases_of(trial: Trial, contract: Contract) -> list[Case]:
     """
     if not isinstance(trial, ManyCalls):
         return [trial.case]
+    if trial.in_turn:
+        return list(trial.others)
     drawn = [name for name, o in contract.operands.items() if o.counts and not o.derived and not o.fixed]
     drawn = drawn if contract.mirrors else []
     layouts = [replace(trial.case, layouts=other.layouts) for other in trial.others]
@@ -319,6 +321,7 @@ def _about(cases: list[Case], number: int) -> str:
         changed += [f"one element of {case.altered} altered"] if case.altered else []
         changed += [f"{name}={value}" for name, value in case.params if (name, value) not in before]
         parts.append(f"as call {number - 1}, but {', '.join(changed)}")
+    parts += [f"{name}={size}" for name, size in case.sizes if cases[0].size[name] != size]
     strided = [f"{name} {layout}" for name, layout in case.layouts if (name, layout) not in cases[0].layouts]
     return f" ({'; '.join([*parts, *strided])})" if parts or strided else ""
 

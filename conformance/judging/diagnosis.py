@@ -49,9 +49,7 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 ROUNDED = 2e-6  # of what an answer moves by: a few roundings in float32
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
-NAN = (
-    "NaN there: 0/0, inf - inf, 0 * inf, or memory that holds NaN: outside an operand's view, or fresh and not written"
-)
+NAN = "NaN there: 0/0, inf/inf, inf - inf, 0 * inf, or memory with NaN: outside an operand's view, or never written"
 NOT_ZEROED = (
     "right where fresh memory holds zeros: memory that the kernel has allocated is read, or added to, before anything "
     "is written there"
@@ -80,6 +78,7 @@ OF_ROWS = re.compile(r"each \w+ is ")
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 ORDERED = 4  # different numbers that stand elsewhere, at least
+LEAST_TILE = 8  # elements, and the vectors of 2 and 4 that would leave out the same
 STRAY = 0.01  # of the elements, below which those that are right are so by chance, unless they are a slice,
 OF_CHANCE = 4  # or as many, at least, that fill a box
 OTHER_MASK = 16  # wrong elements that tell another mask
@@ -793,9 +792,9 @@ def _range_text(found: list[int], size: int, axis: str) -> str:
 
 
 def _overhang(first: int, size: int) -> str:
-    """What a kernel without a masked last tile leaves out: the part beyond the last whole tile of 2^k."""
-    tiles = [2**k for k in range(3, 13) if size % 2**k and size // 2**k * 2**k == first]
-    return _of_tiles(tiles) if first else ""
+    """What a kernel without a masked last tile, or vector, leaves out: the part beyond the last whole one of 2^k."""
+    tiles = [2**k for k in range(1, 13) if size % 2**k and size // 2**k * 2**k == first]
+    return _of_tiles(tiles) if first and tiles and tiles[-1] >= LEAST_TILE else ""
 
 
 def _of_tiles(tiles: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.spec.cases import Plan, plain_case, plan, variants
+from touchstone.conformance.spec.cases import Plan, lengths_in_turn, plain_case, plan, variants
 from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property, size_text
 from touchstone.conformance.spec.narrowing import EVERYTHING, Narrowing
 from touchstone.conformance.spec.sharing import Share
@@ -77,17 +77,20 @@ class InvalidCall:
 
 @dataclass(frozen=True)
 class ManyCalls:
-    """So many calls with distinct inputs, some of them with the layouts or the parameters of `others`."""
+    """So many calls with distinct inputs, some of them with the layouts or the parameters of `others`; or those on
+    `others`, which differ in their sizes, alone."""
 
     kind: ClassVar[Kind] = Kind.CALLS
     case: Case
     count: int
     others: tuple[Case, ...] = ()
     sized: bool = False  # in other sizes than the contract's first
+    in_turn: bool = False  # on `others` alone
 
     @property
     def id(self) -> str:
-        return f"{self.kind}-{self.case.dtype}{f'-{size_text(self.case.sizes)}' if self.sized else ''}"
+        what = f"{self.kind}-of_other_lengths" if self.in_turn else str(self.kind)
+        return f"{what}-{self.case.dtype}{f'-{size_text(self.case.sizes)}' if self.sized else ''}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,15 @@ Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph
 
 def with_few_calls(trial: Trial) -> Trial:
     """The same, with no more than SHARED_CALLS calls where it is one of many."""
-    return replace(trial, count=min(trial.count, SHARED_CALLS)) if isinstance(trial, ManyCalls) else trial
+    if not isinstance(trial, ManyCalls) or trial.in_turn:
+        return trial
+    return replace(trial, count=min(trial.count, SHARED_CALLS))
+
+
+def in_turn(contract: Contract, case: Case, sized: bool) -> ManyCalls:
+    """Calls with other lengths of one axis after another."""
+    others = lengths_in_turn(contract, case)
+    return ManyCalls(case, len(others), others, sized, in_turn=True)
 
 
 def called_once(trial: Trial) -> Trial:
@@ -182,7 +193,11 @@ def trials_of(
         most = CALLS if share is None else SHARED_CALLS
         affordable = most if ceiling is None else CALLS_WORTH * ceiling / max(1.0, contract.work(case))
         calls = int(max(FEWEST_CALLS, min(most, affordable)))
-        found.append(ManyCalls(case, calls, variants(contract, case), case.size != contract.sizes[0]))
+        sized = case.size != contract.sizes[0]
+        found.append(ManyCalls(case, calls, variants(contract, case), sized))
+        if share is None and not (subject.own and level == "quick"):
+            turned = in_turn(contract, case, sized)
+            found += [turned] if turned.count else []
     if subject.device == "cuda":
         found.append(OnStream(first))
         if level == "thorough" and subject.captures:
@@ -248,7 +263,12 @@ def narrow(trials: Sequence[Trial], narrowing: Narrowing) -> tuple[list[Trial], 
         if by := next(filter(None, map(narrowing.leaves_out, _called_on(trial))), None):
             left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
         elif isinstance(trial, ManyCalls):
-            kept.append(replace(trial, others=tuple(c for c in trial.others if not narrowing.leaves_out(c))))
+            others = tuple(c for c in trial.others if not narrowing.leaves_out(c))
+            if trial.in_turn and len(others) < 2:  # of one call nothing is kept for another
+                by = next(filter(None, map(narrowing.leaves_out, trial.others)))
+                left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
+                continue
+            kept.append(replace(trial, others=others, count=len(others) if trial.in_turn else trial.count))
         else:
             kept.append(trial)
     return kept, left_out

@@ -150,7 +150,7 @@ def families(trial: Trial) -> list[str]:
     if isinstance(trial, PropertyTrial):
         return [f"property {trial.prop.name}"]
     if isinstance(trial, ManyCalls):
-        return [f"calls {trial.count}"]
+        return ["calls of other lengths" if trial.in_turn else f"calls {trial.count}"]
     case = trial.case
     found = [f"values {case.values}", f"size {size_text(case.sizes)}", f"dtype {case.dtype}"]
     found += [f"layout {name} {layout}" for name, layout in case.layouts if layout != "contiguous"]

@@ -17,6 +17,8 @@ RETRIES = 60
 LONG = 1000  # from which on an axis is longer than a tile
 VECTOR = 8  # elements of 16 bits that are loaded at once, twice as many as of 32
 LAYOUTS = 12  # of many calls, those that are tried: a fourth of the calls
+LENGTHS = (64, 50, 67)  # of one axis after another: whole tiles, then less than before, then more
+STEP, LITTLE = 8, 1e6  # by which the others are longer: what takes multiples takes those too; and the most work
 REGULAR_SIZES = {"quick": 5}  # of a contract's regular sizes; at other levels all of them
 REGULAR_FAMILIES = {"quick": 1, "default": 4}  # with each size, parameters and dtype; at level thorough all of them
 
@@ -417,6 +419,38 @@ def variants(contract: Contract, case: Case) -> tuple[Case, ...]:
         for option in options[1:]:
             found.append(replace(case, params=tuple((n, option if n == name else old) for n, old in case.params)))
     return tuple(other for other in found if contract.valid(other))
+
+
+def lengths_in_turn(contract: Contract, case: Case) -> tuple[Case, ...]:
+    """Like the plain `case`, with one of its sizes after another at several lengths: what is kept from one call to the
+    next may be kept without one of them. All other sizes are the same in these calls, and where that is little work
+    others than elsewhere."""
+    found: list[Case] = []
+    for name, size in case.sizes:
+        if size == ():
+            continue
+        lengths = [(*size[:-1], n) if isinstance(size, tuple) else n for n in LENGTHS]
+        new = _resized(case, {name: lengths[0]})
+        for other, old in case.sizes:
+            longer = _resized(new, {other: old + STEP}) if isinstance(old, int) and other != name else new
+            new = longer if contract.work(longer) <= LITTLE and _goes_together(contract, longer) else new
+        some = [_resized(new, {name: length}) for length in lengths]
+        found += [replace(one, seed=case.seed + len(found) + n) for n, one in enumerate(some)]
+    return tuple(one for one in found if contract.work(one) <= LITTLE and _goes_together(contract, one))
+
+
+def _resized(case: Case, other: Mapping[str, Any]) -> Case:
+    return replace(case, sizes=tuple((name, other.get(name, size)) for name, size in case.sizes))
+
+
+def _goes_together(contract: Contract, case: Case) -> bool:
+    """Whether sizes that no plan has are ones that a call can have."""
+    try:
+        answers = contract.expected(contract.build(case)) if contract.valid(case) else {}
+    except Exception:
+        return False
+    shapes = {name: contract.output_shape(name, case) for name in answers}
+    return bool(answers) and all(one is None or one.answer.shape == shapes[name] for name, one in answers.items())
 
 
 def _one_apart(contract: Contract, case: Case) -> Iterator[Case]:

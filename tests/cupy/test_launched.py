@@ -106,6 +106,16 @@ def test_a_template_and_what_options_define(gpu):
     assert not x[:32].any() and x[32:].all()
 
 
+def test_a_kernel_tells_its_source_and_options_without_a_gpu(gpu):
+    options = ("-std=c++17", "-DFACTOR=2")
+    one = cupy.RawKernel(SCALE, "filled", options)
+    for each in (one, module(), module().get_function("filled")):
+        assert (each.code, each.options, each.backend, each.file_path) == (SCALE, options, "nvrtc", None)
+    x = torch.zeros(20, device="cuda")
+    cupy.RawKernel(one.code, "filled", one.options)((1,), (32,), (x, 20))
+    assert x.eq(7).all()
+
+
 def test_arrays_are_tensors_to_a_kernel_and_nothing_else_here(gpu):
     x = torch.zeros(20, device="cuda")
     for made in (cupy.asarray(x), cupy.from_dlpack(x)):

@@ -12,7 +12,7 @@ import torch
 from touchstone import backends
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.judging import call, calls, judge
+from touchstone.conformance.judging import call, calls, judge, trials
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, PLAIN, RAISES, InProcess, Manner, Observed, Raised
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, NOT_RUN, PASSED, Judgement
 from touchstone.conformance.judging.trials import CaseTrial, Int64Index, InvalidCall, ManyCalls
@@ -1029,3 +1029,30 @@ def test_the_highest_precision_in_which_enough_elements_would_be_right(by, count
     verdicts = {"c": calls.compare.compare(got, expected["c"], torch.float32)}
     assert int(verdicts["c"].bad.sum()) == count
     assert call._passes_as(j, inputs, {"c": got}, verdicts, again=False) == precision
+
+
+def test_a_plan_that_is_kept_without_one_length():
+    """Whether rows are cut into whole parts is asked in the first call of so many rows."""
+    plans = {}
+
+    def fn(x):
+        whole = plans.setdefault(x.shape[0], x.shape[1] % 32 == 0)
+        return softmax(x[:, : x.shape[1] // 32 * 32] if whole and x.shape[1] > 32 else x, x.shape)
+
+    def softmax(x, shape):
+        return torch.nn.functional.pad(torch.softmax(x, -1), (0, shape[1] - x.shape[1]))
+
+    trial = trials.in_turn(registry.contract("softmax"), case_of(), False)
+    outcome = judge.run(subject(fn), trial)
+    assert outcome.status == FAILED
+    assert outcome.findings[0].message.startswith("call 5 of 6 (rows=11; cols=50): y: ")
+    assert outcome.findings[0].requirement == "determinism"
+    plans.clear()
+    assert judge.run(subject(fn), replace(trial, others=trial.others[:4], count=4)).status == PASSED
+
+    def declines(x):
+        if x.shape[1] == 50:
+            raise NotImplementedError("50")
+        return torch.softmax(x, -1)
+
+    assert judge.run(subject(declines), trial).status == PASSED

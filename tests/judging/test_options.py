@@ -66,3 +66,24 @@ def test_a_failure_says_so():
     case = case_of(slopes="none", softcap=2.5)
     outcome = judge.run(Subject("masked_attention", fn, "fn", "user@cpu", "cpu"), CaseTrial(case))
     assert "right with softcap=None, or without bias, all else being equal" in outcome.findings[0].diagnosis
+
+
+def test_an_option_that_is_right_by_chance_is_not_told():
+    case = case_of(softcap=2.5, window=3, p=0.3, seed=1099511627792)
+    softcap = "right with softcap=None, all else being equal"
+
+    def capped(is_wrong):
+        return lambda bias, slopes, softcap, **given: softcap is not None and is_wrong(**given)
+
+    every = "right with softcap=None, or with seed=0, all else being equal"
+    assert told(capped(lambda seed, **_: seed > 0), case) == every
+    assert told(capped(lambda seed, **_: seed % 3 == 1099511627792 % 3), case) == softcap  # of other seeds some are
+    assert told(capped(lambda window, **_: window == 3), case) == softcap
+
+    def of_some_values(other):
+        exact = CONTRACT.build(other).exact
+        o, lse = torch_masked_attention(**exact, **other.param)
+        wrong = other.param["softcap"] is not None and not (other.param["window"] is None and other.seed == case.seed)
+        return {"o": o.float() + wrong, "lse": lse.float()}
+
+    assert options.of_output(CONTRACT, case, "o", of_some_values, 20.0) == softcap

@@ -41,6 +41,11 @@ def of_kind(found, kind):
     return [trial for trial in found if isinstance(trial, kind)]
 
 
+def many_calls(found):
+    """The trials of many calls on inputs of one size."""
+    return [trial for trial in of_kind(found, ManyCalls) if not trial.in_turn]
+
+
 def case_of(contract=SOFTMAX, dtype="float32", size=None, **about):
     return replace(plain_case(contract, dtype, next(iter(contract.values)), size=size), **about)
 
@@ -84,18 +89,31 @@ def test_what_takes_a_gpu(device, level, captures, kinds):
 def test_many_calls_are_in_one_dtype_or_in_each():
     quick, _ = trials_of(subject(), "quick")
     default, _ = trials_of(subject(), "default")
-    assert [trial.case.dtype for trial in of_kind(quick, ManyCalls)] == [SOFTMAX.dtypes[0]]
-    assert [trial.case.dtype for trial in of_kind(default, ManyCalls)] == list(SOFTMAX.dtypes)
-    (one,) = of_kind(quick, ManyCalls)
+    assert [trial.case.dtype for trial in many_calls(quick)] == [SOFTMAX.dtypes[0]]
+    assert [trial.case.dtype for trial in many_calls(default)] == list(SOFTMAX.dtypes)
+    (one,) = many_calls(quick)
     assert (one.count, one.sized, one.id) == (50, False, f"calls-{SOFTMAX.dtypes[0]}")
     assert one.case.size == dict(SOFTMAX.sizes[0]) and one.case not in one.others and one.others
+
+
+def test_calls_of_other_lengths_are_for_users_functions_and_above_level_quick():
+    for own, level, dtypes in ((False, "quick", 1), (True, "quick", 0), (True, "default", 3)):
+        turned = [one for one in of_kind(trials_of(subject(own=own), level)[0], ManyCalls) if one.in_turn]
+        assert len(turned) == dtypes
+        for one in turned:
+            assert one.id == f"calls-of_other_lengths-{one.case.dtype}" and one.count == len(one.others) == 6
+            assert trials.with_few_calls(one) == one
+    wide = Narrowing(where=lambda case: case.size["cols"] in (64, 50) or case == one.case)
+    (left,) = narrow([one], wide)[0]
+    assert [case.size["cols"] for case in left.others] == [64, 50] and left.count == 2
+    assert narrow([one], Narrowing(where=lambda case: case.size["cols"] == 64 or case == one.case))[0] == []
 
 
 def test_many_calls_are_as_many_as_the_ceiling_of_work_affords():
     work = SOFTMAX.work(case_of())
 
     def count(ceiling):
-        (trial,) = of_kind(trials_of(subject(), "quick", ceiling=ceiling)[0], ManyCalls)
+        (trial,) = many_calls(trials_of(subject(), "quick", ceiling=ceiling)[0])
         return trial.count
 
     assert count(1e12) == 50
@@ -111,7 +129,7 @@ def test_a_share_has_fewer_calls_in_its_own_dtypes_and_cases():
     found, plan_of = trials_of(subject(), "default", share=share)
     assert {trial.case.dtype for trial in found} == {"float16"}
     assert {trial.case for trial in of_kind(found, CaseTrial)} <= mine
-    assert [trial.count for trial in of_kind(found, ManyCalls)] == [17]
+    assert [trial.count for trial in many_calls(found)] == [17]
     every = trials_of(subject(), "default")[1]
     assert plan_of.elsewhere == len(every.cases) - len(plan_of.cases) > 0
 
@@ -266,10 +284,10 @@ def test_the_plainest_case_that_a_narrowing_leaves():
 def test_many_calls_are_made_of_a_case_that_a_narrowing_leaves():
     narrowing = Narrowing(where=lambda case: case.size["cols"] > 100 or case.dtype == "float16")
     found, _ = trials_of(subject(), "quick", narrowing=narrowing)
-    (many,) = of_kind(found, ManyCalls)
+    (many,) = many_calls(found)
     assert many.sized and not narrowing.leaves_out(many.case) and many.case.dtype == SOFTMAX.dtypes[0]
     found, _ = trials_of(subject(), "quick", narrowing=Narrowing(dtypes=["float16"]))
-    assert [(trial.case.dtype, trial.sized) for trial in of_kind(found, ManyCalls)] == [("float16", False)]
+    assert [(trial.case.dtype, trial.sized) for trial in many_calls(found)] == [("float16", False)]
 
 
 def test_a_narrowing_leaves_trials_out_and_says_by_what():

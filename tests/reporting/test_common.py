@@ -265,7 +265,10 @@ def test_a_report_says_it_once_of_each_root_cause(isolate):
         y = x.softmax(-1)
         return y * 1.5 if x.shape[1] < 40 else y
 
-    report = check("softmax", fn, device="cpu", level="quick", isolate=isolate)
+    numbers = ("normal", "large", "row_offsets", "ascending", "steep")
+    report = check(
+        "softmax", fn, device="cpu", level="quick", isolate=isolate, where=lambda case: case.values in numbers
+    )
     said = [line for line in str(report).splitlines() if "cases that fail so" in line]
     assert len(said) == 1
     assert "that pass: cols up to" in said[0]

@@ -748,6 +748,28 @@ def test_each_family_comes_with_each_option_in_the_smallest_size():
     assert {case.values for case in generate._families_with_options(some, 0)} == set(some.values) - {"b"}
 
 
+def test_one_size_after_another_at_several_lengths():
+    contract = registry.contract("matmul")
+    plain = generate.plain_case(contract, "float32", "normal", size=dict(M=5, K=9, N=4))
+    found = generate.lengths_in_turn(contract, plain)
+    assert [tuple(case.size.values()) for case in found] == [
+        *[(n, 17, 12) for n in (64, 50, 67)],
+        *[(13, n, 12) for n in (64, 50, 67)],
+        *[(13, 17, n) for n in (64, 50, 67)],
+    ]
+    assert len({case.seed for case in found}) == 9
+    heads = registry.contract("attention_decode")
+    for case in generate.lengths_in_turn(heads, generate.plain_case(heads, "float32", "normal")):
+        assert case.size["Hq"] % case.size["Hkv"] == 0 and heads.work(case) <= 1e6
+    last = registry.contract("group_norm")
+    rows = generate.lengths_in_turn(last, generate.plain_case(last, "float32", "normal"))
+    assert {case.size["trailing"] for case in rows} >= {(64,), (50,), (67,)}
+    scalar = registry.contract("elementwise")
+    assert not generate.lengths_in_turn(
+        scalar, generate.plain_case(scalar, "float32", "normal", size=dict(trailing=()))
+    )
+
+
 def test_pairs_of_options_that_do_not_go_together_are_left_out():
     contract = toy(lambda case: case.param["flag"] or case.layout["w"] != "none")
     cases = list(generate._pairs_of_options(contract, 0, contract.dtypes))

@@ -48,6 +48,9 @@ class _RawModule:
 
     def __init__(self, code: str | None = None, **options: Any) -> None:
         self._code, self._options = code, options
+        # as CuPy's has them
+        self.code, self.file_path = code, options.get("path")
+        self.options, self.backend = tuple(options.get("options", ())), options.get("backend", "nvrtc")
         self._programs: dict[str, emulator.Program] = {}  # by architecture
         self._real: Any = None
 
@@ -100,6 +103,8 @@ class _RawKernel:
         self._module = _RawModule(code, **settings) if module is None else module
         self._cooperative = bool(settings.get("enable_cooperative_groups"))
         self.name, self.max_dynamic_shared_size_bytes = name, _WITHOUT_ASKING
+        self.code, self.file_path = self._module.code, self._module.file_path
+        self.options, self.backend = self._module.options, self._module.backend
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile it, if it is not compiled."""
