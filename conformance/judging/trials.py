@@ -195,7 +195,7 @@ def trials_of(
         calls = int(max(FEWEST_CALLS, min(most, affordable)))
         sized = case.size != contract.sizes[0]
         found.append(ManyCalls(case, calls, variants(contract, case), sized))
-        if share is None and not (subject.own and level == "quick"):
+        if share is None and not (subject.own and (level == "quick" or case.dtype != first.dtype)):
             turned = in_turn(contract, case, sized)
             found += [turned] if turned.count else []
     if subject.device == "cuda":

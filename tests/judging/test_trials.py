@@ -97,7 +97,7 @@ def test_many_calls_are_in_one_dtype_or_in_each():
 
 
 def test_calls_of_other_lengths_are_for_users_functions_and_above_level_quick():
-    for own, level, dtypes in ((False, "quick", 1), (True, "quick", 0), (True, "default", 3)):
+    for own, level, dtypes in ((False, "quick", 1), (False, "default", 3), (True, "quick", 0), (True, "default", 1)):
         turned = [one for one in of_kind(trials_of(subject(own=own), level)[0], ManyCalls) if one.in_turn]
         assert len(turned) == dtypes
         for one in turned:

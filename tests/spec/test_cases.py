@@ -753,9 +753,9 @@ def test_one_size_after_another_at_several_lengths():
     plain = generate.plain_case(contract, "float32", "normal", size=dict(M=5, K=9, N=4))
     found = generate.lengths_in_turn(contract, plain)
     assert [tuple(case.size.values()) for case in found] == [
-        *[(n, 17, 12) for n in (64, 50, 67)],
-        *[(13, n, 12) for n in (64, 50, 67)],
-        *[(13, 17, n) for n in (64, 50, 67)],
+        *[(n, 17, 12) for n in (64, 50, 59)],
+        *[(13, n, 12) for n in (64, 50, 59)],
+        *[(13, 17, n) for n in (64, 50, 59)],
     ]
     assert len({case.seed for case in found}) == 9
     heads = registry.contract("attention_decode")
@@ -763,7 +763,7 @@ def test_one_size_after_another_at_several_lengths():
         assert case.size["Hq"] % case.size["Hkv"] == 0 and heads.work(case) <= 1e6
     last = registry.contract("group_norm")
     rows = generate.lengths_in_turn(last, generate.plain_case(last, "float32", "normal"))
-    assert {case.size["trailing"] for case in rows} >= {(64,), (50,), (67,)}
+    assert {case.size["trailing"] for case in rows} >= {(64,), (50,), (59,)}
     scalar = registry.contract("elementwise")
     assert not generate.lengths_in_turn(
         scalar, generate.plain_case(scalar, "float32", "normal", size=dict(trailing=()))
