@@ -49,7 +49,7 @@ LOCAL = 8.0  # times the error of another slice: a precision is lower everywhere
 SPIKE = 16.0  # times the size of all other errors: one element is wrong by itself
 ROUNDED = 2e-6  # of what an answer moves by: a few roundings in float32
 AGREEMENT = 2.0  # budgets that two answers with one mutant can be apart: each has its own rounding
-NAN = "NaN there: 0/0, inf/inf, inf - inf, 0 * inf, or memory with NaN: outside an operand's view, or never written"
+NAN = "NaN there: 0/0, inf/inf, inf - inf, 0 * inf, or memory with NaN: outside an operand's view, or not written"
 NOT_ZEROED = (
     "right where fresh memory holds zeros: memory that the kernel has allocated is read, or added to, before anything "
     "is written there"

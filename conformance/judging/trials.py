@@ -140,9 +140,10 @@ def with_few_calls(trial: Trial) -> Trial:
     return replace(trial, count=min(trial.count, SHARED_CALLS))
 
 
-def in_turn(contract: Contract, case: Case, sized: bool) -> ManyCalls:
-    """Calls with other lengths of one axis after another."""
+def in_turn(contract: Contract, case: Case, sized: bool, ceiling: float | None = None) -> ManyCalls:
+    """Calls with other lengths of one axis after another, each of no more work than `ceiling`."""
     others = lengths_in_turn(contract, case)
+    others = tuple(one for one in others if ceiling is None or contract.work(one) <= ceiling)
     return ManyCalls(case, len(others), others, sized, in_turn=True)
 
 
@@ -196,8 +197,8 @@ def trials_of(
         sized = case.size != contract.sizes[0]
         found.append(ManyCalls(case, calls, variants(contract, case), sized))
         if share is None and not (subject.own and (level == "quick" or case.dtype != first.dtype)):
-            turned = in_turn(contract, case, sized)
-            found += [turned] if turned.count else []
+            turned = in_turn(contract, case, sized, ceiling)
+            found += [turned] if turned.count > 1 else []
     if subject.device == "cuda":
         found.append(OnStream(first))
         if level == "thorough" and subject.captures:

@@ -588,6 +588,24 @@ def test_the_precision_in_which_it_would_be_right(fn, passes):
     assert ("beyond tf32" in j.subject.compared) == (passes is None)
 
 
+def test_what_is_rounded_once_is_in_no_lower_precision(monkeypatch):
+    """Large products alone are rounded: all others are those of float64."""
+    case = case_of("matmul", M=40, K=300, N=30)
+    j = Judgement(
+        subject(lambda a, b: in_tf32(a, b) if len(a) == 40 else (a.double() @ b.double()).float(), "matmul"),
+        CaseTrial(case),
+    )
+    inputs = j.contract.build(case)
+    got, expected = j.call(inputs.arguments).values, j.contract.expected(inputs)
+    verdicts = {"c": calls.compare.compare(got["c"], expected["c"], torch.float32)}
+    monkeypatch.setattr(call.causes, "is_right", lambda j, one, *given: one.size["M"] == 40)
+    assert call._passes_as(j, inputs, got, verdicts, again=True) is None
+    right = expected["c"].answer
+    assert call._is_rounded_once(right.float(), expected["c"])
+    for other in (right.float() * (1 + 2.0**-22), right.float()[:1], None):
+        assert not call._is_rounded_once(other, expected["c"])
+
+
 def test_a_precision_that_explains_no_other_trial_is_not_tried_again(monkeypatch):
     case, asked = case_of("matmul", M=40, K=300, N=30), []
     j = Judgement(subject(lambda a, b: (a @ b) * 1.01, "matmul"), CaseTrial(case))

@@ -83,3 +83,38 @@ def test_a_kernel_is_called_for_hints_for_a_limited_time(monkeypatch):
     assert "right with cols 64, wrong with cols 65" in told()
     monkeypatch.setattr(call, "OF_A_KERNEL", 0.0)
     assert "right with" not in told()
+
+
+def test_a_size_from_which_on_some_values_alone_are_wrong_is_none():
+    """The first column is above 0 in the case's own values, and below it in others."""
+
+    def by_values(x):
+        return torch.softmax(x, -1) * (2 if x.shape[1] > 64 and x[0, 0] > 0 else 1)
+
+    drawn = [
+        registry.contract("softmax")
+        .build(plain_case(registry.contract("softmax"), "float32", "normal", seed, dict(rows=9, cols=65)))
+        .arguments["x"][0, 0]
+        for seed in range(3)
+    ]
+    assert len({bool(x > 0) for x in drawn}) == 2  # of three draws not all are wrong
+    assert said("softmax", by_values, rows=9, cols=300) is None
+
+
+def test_a_size_that_an_index_has_is_none():
+    """Rows of q are wrong from where the last sequence begins on: a place in cu_q, and no tile."""
+    contract = registry.contract("attention_varlen")
+    case = plain_case(contract, "float32", "normal")
+    ends = contract.build(case).exact["cu_q"].long().tolist()
+
+    def right_up_to(n):
+        def called(one):
+            inputs = contract.build(one)
+            exact = {name: answer.answer.float() for name, answer in contract.expected(inputs).items()}
+            return {name: value + (one.size["Tq"] > n) for name, value in exact.items()}
+
+        return edges.of_output(contract, case, "o", called, 60.0)
+
+    inside = next(n for n in range(4, case.size["Tq"]) if n not in ends)
+    assert f"right with Tq {inside}" in (right_up_to(inside) or "")
+    assert all("Tq" not in (right_up_to(end) or "") for end in ends if 4 <= end < case.size["Tq"])

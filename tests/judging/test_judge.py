@@ -362,7 +362,8 @@ def test_the_trials_of_a_subject():
     made = plan(contract, "quick")
     regular = {case.id for case in made.regular | made.also}
     assert made.regular and made.also
-    assert [t.id for t in user if t.id not in regular] == [t.id for t in ours if not isinstance(t, InvalidCall)]
+    same = [t.id for t in user if t.id not in regular and not (isinstance(t, ManyCalls) and t.in_turn)]
+    assert same == [t.id for t in ours if not isinstance(t, InvalidCall)] and len(same) < len(user) - len(regular)
     assert regular <= {t.id for t in user}
     assert regular <= {t.id for t in trials_of(subject(softmax, own=True), "default")[0]}
     assert len([t for t in ours if isinstance(t, InvalidCall)]) == len(contract.invalid) > 0
@@ -619,7 +620,7 @@ def test_many_calls_keep_to_what_a_target_can_work():
         found, _ = trials_of(subject(softmax), "quick", ceiling=ceiling)
         return [trial.count for trial in found if isinstance(trial, ManyCalls)]
 
-    assert calls(None) == calls(1e9) == [CALLS]
+    assert calls(None) == calls(1e9) == [CALLS, 6]  # those of other lengths
     assert calls(10.0) == [4]
 
 

@@ -192,6 +192,19 @@ def test_a_rule_of_some_columns_alone(monkeypatch):
     assert said(fast_path, sizes=(3, 70)) is None
 
 
+def test_whole_columns_are_no_matter_of_groups_of_tiles(monkeypatch):
+    def half(m, n):
+        return (torch.arange(n) < (n // 2 if n == 80 else n)).expand(m, n)
+
+    rule = left_out.Rule(GROUPS.format("M"), "", lambda index, shape: half(*shape))
+    monkeypatch.setattr(left_out, "_rules", lambda rows, cols: iter([rule]))
+    monkeypatch.setattr(left_out, "_of_other_sizes", lambda contract, case: [])
+    assert said(half, sizes=(17, 80)) is None
+    other = left_out.Rule("the grid has the whole tiles along N alone", "", rule.written)
+    monkeypatch.setattr(left_out, "_rules", lambda rows, cols: iter([other]))
+    assert said(half, sizes=(17, 80)) == "the grid has the whole tiles along N alone, in sizes with 80 N"
+
+
 def test_what_is_not_looked_at(monkeypatch):
     assert said(exchanged_grid) is not None
     monkeypatch.setattr(left_out, "MOST", 40 * 70 - 1)

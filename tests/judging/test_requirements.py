@@ -330,6 +330,18 @@ def test_what_one_of_many_calls_is_held_against(monkeypatch, check, right, as_fi
     assert blamed(quiet.outcome) == ["determinism" if requirement == "values" else requirement]
 
 
+@pytest.mark.parametrize(("anew", "requirement"), [(True, "values"), (False, "determinism"), (None, "determinism")])
+def test_a_call_that_is_wrong_in_a_fresh_kernel_too_is_against_values(monkeypatch, anew, requirement):
+    first = case()
+    monkeypatch.setattr(requirements, "_right", lambda j, case: False)
+    monkeypatch.setattr(requirements, "_blamed", lambda j, case: Requirement.VALUES)
+    monkeypatch.setattr(requirements.causes, "is_wrong_anew", lambda j, case, name: anew)
+    j = of_softmax(ManyCalls(first, 4))
+    j.find(Check.VALUES, "wrong", about="y")
+    of_call(j, j.outcome.findings, replace(first, seed=5), first)
+    assert blamed(j.outcome) == [requirement]
+
+
 def test_a_plainer_case_has_the_same_values(monkeypatch):
     """Contiguous operands and operands for None, of what the case itself drew; the plain family in their place last."""
     asked, wide = [], replace(case(), op="layer_norm", params=(("eps", 1e-5),))
