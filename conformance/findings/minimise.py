@@ -28,6 +28,7 @@ from touchstone.conformance.judging.trials import (
     OnStream,
     PropertyTrial,
     Trial,
+    in_turn,
 )
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -138,7 +139,8 @@ def _shrink_trial(least: Minimal, search: _Search) -> None:
             if case.id in seen or not least.subject.contract.valid(case):
                 continue
             seen.add(case.id)
-            trial = replace(least.trial, case=case)
+            turned = isinstance(least.trial, ManyCalls) and least.trial.in_turn
+            trial = in_turn(least.subject.contract, case) if turned else replace(least.trial, case=case)
             found = search.fails(least.subject, trial)
             if found:
                 least.trial, least.finding, moved = trial, found, True

@@ -405,7 +405,7 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
         case Kind.INVALID:
             return InvalidCall(case, next(call for call in contract.invalid if call.name == about["invalid"]))
         case Kind.CALLS if about.get("in_turn"):
-            return in_turn(contract, case, case.size != contract.sizes[0])
+            return in_turn(contract, case)
         case Kind.CALLS:
             others = variants(contract, case) if about["varied"] else ()
             return ManyCalls(case, about["calls"], others, case.size != contract.sizes[0])

@@ -18,8 +18,8 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.call import expected_of
-from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, PropertyTrial, Trial
-from touchstone.conformance.spec.cases import lengths_in_turn, variants
+from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, PropertyTrial, Trial, in_turn
+from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS
 
@@ -82,8 +82,7 @@ def of_words(words: Mapping[str, str], cases: Sequence[Case]) -> Case | None:
 def on_case(contract: Contract, trial: Trial, case: Case, allowed: Callable[[Case], bool]) -> Trial:
     """The trial on another case, of those that are allowed."""
     if isinstance(trial, ManyCalls) and trial.in_turn:
-        others = tuple(filter(allowed, lengths_in_turn(contract, case)))
-        return replace(trial, case=case, others=others, count=len(others), sized=True)
+        return replace(in_turn(contract, case, allowed), sized=True)
     if isinstance(trial, ManyCalls):
         return replace(trial, case=case, others=tuple(filter(allowed, variants(contract, case))), sized=True)
     return replace(trial, case=case, single=True) if isinstance(trial, CaseTrial) else replace(trial, case=case)

@@ -36,12 +36,10 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
 def _is_why(contract: Contract, case: Case, other: Case, output: str, call: reading.Call) -> bool:
     """Whether an output is wrong with the other options, too, of the parameter that two cases differ in, and right with
     that of `other` whatever the values: a seed for random numbers is right with some by chance."""
-    changed = {name for name, value in other.params if case.param[name] != value}
-    for name in changed:
-        value = case.param[name]
+    for name, value in set(case.params) - set(other.params):
         more = [value + 1, value + 7] if type(value) is int else []  # of a seed any number is one
         for option in [*contract.params[name][1:], *more]:
-            params = tuple((one, option if one == name else value) for one, value in case.params)
+            params = tuple((one, option if one == name else old) for one, old in case.params)
             if edges.is_wrong(contract, replace(case, params=params), output, call) is False:
                 return False
     again = (replace(other, seed=other.seed + more) for more in edges.SEEDS)

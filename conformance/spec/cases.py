@@ -433,17 +433,17 @@ def lengths_in_turn(contract: Contract, case: Case) -> tuple[Case, ...]:
         new = _resized(case, {name: lengths[0]})
         for other, old in case.sizes:
             longer = _resized(new, {other: old + STEP}) if isinstance(old, int) and other != name else new
-            new = longer if contract.work(longer) <= LITTLE and _goes_together(contract, longer) else new
+            new = longer if contract.work(longer) <= LITTLE and goes_together(contract, longer) else new
         some = [_resized(new, {name: length}) for length in lengths]
         found += [replace(one, seed=case.seed + len(found) + n) for n, one in enumerate(some)]
-    return tuple(one for one in found if contract.work(one) <= LITTLE and _goes_together(contract, one))
+    return tuple(one for one in found if contract.work(one) <= LITTLE and goes_together(contract, one))
 
 
 def _resized(case: Case, other: Mapping[str, Any]) -> Case:
     return replace(case, sizes=tuple((name, other.get(name, size)) for name, size in case.sizes))
 
 
-def _goes_together(contract: Contract, case: Case) -> bool:
+def goes_together(contract: Contract, case: Case) -> bool:
     """Whether sizes that no plan has are ones that a call can have."""
     try:
         answers = contract.expected(contract.build(case)) if contract.valid(case) else {}

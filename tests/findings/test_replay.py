@@ -19,7 +19,7 @@ from touchstone.conformance.discovery.subject import Subject, not_called
 from touchstone.conformance.findings import kept, minimise, replay, script
 from touchstone.conformance.judging import judge
 from touchstone.conformance.judging.judgement import FAILED, Finding, Outcome
-from touchstone.conformance.judging.trials import AsGraph, Int64Index, Kind, ManyCalls, OnStream, trials_of
+from touchstone.conformance.judging.trials import AsGraph, Int64Index, Kind, ManyCalls, OnStream, in_turn, trials_of
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import DTYPES, Contract
@@ -649,7 +649,8 @@ def test_a_script_spells_out_every_kind_of_trial(op):
     contract = registry.contract(op)
     found, _ = trials_of(Subject(op, not_called, "f", "user@cpu", "cpu", own=True), "quick")
     case = found[0].case
-    for trial in [*found, OnStream(case), AsGraph(case), Int64Index(case)]:
+    turned = in_turn(contract, plain_case(contract, "float32", next(iter(contract.values))))
+    for trial in [*found, OnStream(case), AsGraph(case), Int64Index(case), turned]:
         assert script.trial_of(ast.literal_eval(repr(script.spelled(trial))), contract) == trial
 
 
@@ -661,6 +662,25 @@ def test_the_many_calls_of_a_narrowed_check_are_found_again(narrowing):
     record = {"level": "quick", "seed": 0, "kind": calls.kind.value, "trial": calls.id}
     assert kept.trial_of(record, subject) == calls
     assert script.trial_of(ast.literal_eval(repr(script.spelled(calls))), subject.contract) == calls
+
+
+def test_calls_of_other_lengths_are_those_of_the_smaller_case(folder):
+    """A plan that is kept by the number of rows, of whether they are whole parts of 32."""
+    (folder / "my_kernels.py").write_text(
+        "import torch\n\nplans = {}\n\n\ndef wrong(x):\n"
+        "    whole = plans.setdefault(x.shape[0], x.shape[1] % 32 == 0)\n"
+        "    kept = x[:, : x.shape[1] // 32 * 32] if whole else x\n"
+        "    y = torch.softmax(kept.float(), -1)\n"
+        "    return torch.nn.functional.pad(y, (0, x.shape[1] - y.shape[1])).to(x.dtype)\n"
+    )
+    record = kept.find(failing("wrong", trial="calls-of_other_lengths"))
+    subject = kept.load(record)
+    trial = kept.trial_of(record, subject)
+    finding, *_ = judge.run(subject, trial).findings
+    least = minimise.minimise(subject, trial, finding, seconds=30, tell=lambda line: None)
+    assert least.trial.case.sizes != trial.case.sizes
+    spelled = script.trial_of(script.spelled(least.trial), subject.contract)
+    assert spelled == least.trial and judge.run(kept.load(record), spelled).status == FAILED
 
 
 def test_a_trial_beyond_2_to_the_31_elements_is_not_made_smaller(folder, monkeypatch):

@@ -1060,7 +1060,7 @@ def test_a_plan_that_is_kept_without_one_length():
     def softmax(x, shape):
         return torch.nn.functional.pad(torch.softmax(x, -1), (0, shape[1] - x.shape[1]))
 
-    trial = trials.in_turn(registry.contract("softmax"), case_of(), False)
+    trial = trials.in_turn(registry.contract("softmax"), case_of())
     outcome = judge.run(subject(fn), trial)
     assert outcome.status == FAILED
     assert outcome.findings[0].message.startswith("call 5 of 6 (rows=11; cols=50): y: ")

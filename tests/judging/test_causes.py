@@ -831,6 +831,27 @@ def test_what_is_done_with_nan_that_is_not_to_be_read(change, said):
     assert causes.let_through(j, case, "o", numbers, bad, expected) is None  # it is no NaN
 
 
+def test_nan_of_elements_that_are_used_is_told_where_it_is(monkeypatch):
+    case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
+    j = judgement(decoded(lambda p, hidden: p), case)
+    inputs = j.contract.build(case)
+    got, expected = j.call(inputs.arguments).values["o"], j.contract.expected(inputs)["o"]
+    bad, build = compare.compare(got, expected, torch.float32).bad, j.contract.build
+
+    def with_nan(one, *device):
+        """The operands as they are; what is told of them has a NaN in an element that is used."""
+        found = build(one, *device)
+        if not device:
+            found.exact["v"][0, 0, 0, 0] = math.nan
+        return found
+
+    monkeypatch.setattr(j.contract, "build", with_nan)
+    told = causes.let_through(j, case, "o", got, bad, expected)
+    assert told is not None and told.startswith(
+        "they depend on the NaN at one element of 432, at [0, 0, 0, 0] of v, on"
+    )
+
+
 def test_what_raises_once_nan_is_gone_has_no_right_answer_then():
     case = case_of("attention_decode", B=3, Hq=2, Hkv=2, Sq=1, Sk=9, D=8)
     right = decoded(lambda p, hidden: p)
