@@ -3,14 +3,16 @@
 All tensors are float64; errors are in units of float32's rounding.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from touchstone.conformance.contracts._pointwise import Family
-from touchstone.conformance.spec.budget import EPS32, C, finite
+from touchstone.conformance.spec.budget import EPS32, C, Expected, finite
 from touchstone.conformance.spec.contract import Also, Draw
 from touchstone.reference._activations import torch_act, torch_act_grad
 
@@ -126,6 +128,37 @@ def slopes_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:
         case: Also(size, _between(operand, low, high), {"activation": name}, dtype="bfloat16")
         for case, (name, low, high) in ranges.items()
     }
+
+
+def nan_in(operand: str, names: Sequence[str]) -> dict[str, Also]:
+    """Each function with NaN in every seventh element of `operand`, among the last that fill no vector too; but those
+    whose gradient is another one in torch's vectors on a CPU than beside them."""
+
+    def family(draw: Draw) -> dict[str, torch.Tensor | None]:
+        drawn: dict[str, torch.Tensor | None] = {name: draw.normal(draw.shape(name)) for name in draw.operands}
+        x = drawn[operand]
+        assert x is not None
+        x.view(-1)[::7] = math.nan
+        return drawn
+
+    return {
+        f"special_nan_{name}": Also({"rows": 3, "cols": 33}, family, {"activation": name})
+        for name in names
+        if name not in ("elu", "hardswish", "hardshrink")
+    }
+
+
+def with_slopes_of_nan(found: Expected, z: torch.Tensor, name: str) -> Expected:
+    """What is proportional to act'(z), with what it may be besides where z is NaN, in all of these elements alike:
+    relu's slope is that of either of its pieces, or NaN."""
+    if name != "relu" or not bool(z.isnan().any()):
+        return found
+    others = [
+        replace(one, answer=one.answer.masked_fill(z.isnan(), slope), alternatives=[])
+        for slope in (0.0, math.nan)
+        for one in (found, *found.alternatives)
+    ]
+    return replace(found, alternatives=[*found.alternatives, *others])
 
 
 def tails_in_16_bits(operand: str, names: Sequence[str]) -> dict[str, Also]:

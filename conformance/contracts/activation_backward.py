@@ -79,7 +79,7 @@ _elements = pointwise(
     values={
         "normal": _normal,
         "quarters": acts.quarters("x", "bias"),
-        # act' of NaN is 1 in one form of relu's and NaN in another
+        # act' of NaN is 1 in one form of relu's and NaN in another: `nan_in` below
         "special": with_special((math.nan, 0.0, -0.0), _normal, without=("x", "bias"), steep=("x", 40.0)),
     },
     valid=_valid,
@@ -89,6 +89,7 @@ _elements = pointwise(
     | acts.slopes_in_16_bits("x", acts.NAMES)
     | acts.tails_in_16_bits("x", acts.NAMES)
     | special_of_each(MATRICES, {"activation": acts.NAMES})
+    | acts.nan_in("x", acts.NAMES)
     | across_rows({"activation": acts.NAMES})
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest, {"activation": "hardswish"}),
     gradient_of="activation",
@@ -121,6 +122,7 @@ def _summed(dx: Expected, dtype: torch.dtype) -> list[Expected]:
 def expect(inputs, params, *, dtype, compute=None):
     """dbias of each answer that dx has, before or after it is rounded."""
     dx = _elements.expect(inputs, params, dtype=dtype, compute=compute)["dx"]
+    dx = acts.with_slopes_of_nan(dx, _sum(**inputs), params["activation"])
     if inputs["bias"] is None:
         return {"dx": dx, "dbias": None}
     dbias, *others = [one for answer in (dx, *dx.alternatives) for one in _summed(answer, dtype)]

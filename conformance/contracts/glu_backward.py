@@ -1,6 +1,7 @@
 """glu_backward(gate, up, dy, *, activation): dgate = dy·up·act'(gate) and dup = dy·act(gate), (rows, cols) each."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -57,7 +58,7 @@ def _beyond_largest(draw: Draw):
 
 
 _normal = with_large("gate", acts.BENDS)
-contract = pointwise(
+_elements = pointwise(
     torch_glu_backward,
     ["gate", "up", "dy"],
     outputs=("dgate", "dup"),
@@ -68,7 +69,7 @@ contract = pointwise(
     values={
         "normal": _normal,
         "quarters": acts.quarters("gate"),
-        # act' of NaN is 1 in one form of relu's and NaN in another
+        # act' of NaN is 1 in one form of relu's and NaN in another: `nan_in` below
         "special": with_special((math.nan, math.inf, 0.0, -0.0), _normal, without=("gate",), steep=("gate", 4.0)),
     },
     valid=_glu.is_exact,
@@ -78,6 +79,7 @@ contract = pointwise(
     | acts.slopes_in_16_bits("gate", _glu.ACTIVATIONS)
     | acts.tails_in_16_bits("gate", _glu.ACTIVATIONS)
     | special_of_each(MATRICES, {"activation": _glu.ACTIVATIONS})
+    | acts.nan_in("gate", _glu.ACTIVATIONS)
     | beyond_largest({"rows": 3, "cols": 33}, _beyond_largest),
     gradient_of="glu",
     int64_index=Int64Index({"rows": 2**17 + 3, "cols": 2**14 + 8}, rows={"gate": 0, "up": 0, "dy": 0}),
@@ -90,6 +92,15 @@ contract = pointwise(
         _glu.halves_of_one(),
     ],
 )
+
+
+def expect(inputs, params, *, dtype, compute=None):
+    """With what act' may be of NaN besides."""
+    found = _elements.expect(inputs, params, dtype=dtype, compute=compute)
+    return found | {"dgate": acts.with_slopes_of_nan(found["dgate"], inputs["gate"], params["activation"])}
+
+
+contract = replace(_elements, expect=expect)
 
 
 def _forward(gate, up, activation, **_):

@@ -25,7 +25,7 @@ from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
 from touchstone.conformance.spec import budget, compare
 from touchstone.conformance.spec.budget import Expected
-from touchstone.conformance.spec.cases import plain_case
+from touchstone.conformance.spec.cases import goes_together, plain_case
 from touchstone.conformance.spec.compare import Verdict
 from touchstone.conformance.spec.contract import Case, Contract
 
@@ -443,6 +443,8 @@ def _drop_bounded(contract: Contract, case: Case, found: dict[str, list[Planted]
         half, full, *longer = (edges.resized(contract, case, {letter: n}) for n in _around(case.size[letter]))
         if not names or half is None or full is None or contract.work(full) > ANOTHER_SIZE:
             continue
+        if not goes_together(contract, half):  # half of the query heads may not go with all key heads
+            continue
         at_half, at_full = (contract.expected(contract.build(one)) for one in (half, full))
         bounded = [
             name
@@ -451,7 +453,9 @@ def _drop_bounded(contract: Contract, case: Case, found: dict[str, list[Planted]
             and _is_wrong(contract, mutant, full, {name: at_full[name]})
         ]
         for other in longer if bounded else ():
-            if other is None or contract.work(other) > ANOTHER_SIZE or (values := call(other)) is None:
+            if other is None or contract.work(other) > ANOTHER_SIZE or not goes_together(contract, other):
+                continue
+            if (values := call(other)) is None:
                 continue
             expected, theirs = contract.expected(contract.build(other)), _given_by(mutant, contract, other) or {}
             for name in bounded:

@@ -16,6 +16,7 @@ LEAST = 3  # a size below which an answer is often right for want of anything to
 NAMED = 2  # sizes that are named
 WORK_LIMIT = 1e7  # work of a case above which nothing is tried
 SEEDS = (1, 2)  # beside a case's own: other values, of which the sizes between which it turns have to be the same
+TRIES = 3  # of an edge below which all sizes are right, as far as that is tried
 BEYOND = 2  # times a size that is right, which is looked at too
 
 
@@ -63,13 +64,36 @@ def _edge(size: int, wrong: Callable[[int], bool | None]) -> tuple[int, int] | N
         return None
     if tile := next((n for n in tried if wrong(n + 1)), None):
         return tile, tile + 1
-    low, high = tried[-1], size
+    high = size
+    for _ in range(TRIES):
+        edge = _bisected(max((n for n in tried if n < high), default=high), high, wrong)
+        if edge is None or any(wrong(n) is False for n in _above(edge[1], size)):
+            return None
+        smaller = next((n for n in _below(edge[0]) if wrong(n)), None)
+        if smaller is None:
+            return edge
+        high = smaller  # what is right up to the edge is an island among wrong sizes
+    return None
+
+
+def _bisected(low: int, high: int, wrong: Callable[[int], bool | None]) -> tuple[int, int] | None:
+    """Two neighbours of which the one is right and the next wrong, as `low` and `high` are."""
     while high - low > 1:
         middle = (low + high) // 2
         if (so := wrong(middle)) is None:
             return None
         low, high = (low, middle) if so else (middle, high)
-    return low, high
+    return (low, high) if low < high else None
+
+
+def _below(right: int) -> Iterator[int]:
+    """Sizes below one that is right, the nearest and others."""
+    return (n for n in (right - 1, right - 2, right - 4, right * 3 // 4, right // 2 + 1, right // 4 + 1) if n >= LEAST)
+
+
+def _above(wrong: int, size: int) -> Iterator[int]:
+    """Sizes between one that is wrong and the largest."""
+    return (n for n in (wrong + 1, wrong + 2, wrong + 4, (wrong + size) // 2) if n < size)
 
 
 def _doubled(size: int) -> Iterator[int]:

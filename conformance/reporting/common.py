@@ -4,17 +4,19 @@ which it is wrong, a dtype, a layout, a parameter, a family of values."""
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from touchstone.backends import overflow
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.judging import diagnosis
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
-from touchstone.conformance.reporting import traits
+from touchstone.conformance.reporting import lesser, traits
 from touchstone.conformance.reporting.groups import MUTANT, grouped, names_a_cause
+from touchstone.conformance.reporting.intervention import SECONDS, Intervention
 from touchstone.conformance.reporting.traits import FAILING, Trait
 from touchstone.conformance.spec.checks import Check, Requirement
 from touchstone.conformance.spec.contract import Case
@@ -32,7 +34,10 @@ STEPPED = re.compile(r"\bright with (\w+) \d+(?: and \d+)*, wrong with \1 \d")  
 SURE = (overflow.WRAPS, overflow.OF_ACCESS)  # of causes that were seen
 ENDINGS = ("given", "not given", "not contiguous")  # of words of which one or another may do
 SEVERAL = (2, 3)  # so many
+UNTRIED = Intervention()
 ORDERS = 4  # that are looked at of two sizes of a like kind: the one the greater or not, and the other
+
+Call = Callable[[Case], Outcome | None]  # what comes of a call on a case; None: it is not made
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,11 @@ class Shared:
         return math.comb(len(wrong) + len(having), len(wrong))
 
 
-def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
+def note(judged: Iterable[tuple[Trial, Outcome]], call: Call | None = None) -> None:
     """Add to the first finding of each root cause what the cases of all of them have in common, where there is
-    anything."""
-    judged = list(judged)
+    anything. `call` judges the kernel on another case: what it refutes is not said."""
+    judged, end = list(judged), time.monotonic() + SECONDS
+    call = None if call is None else cache(call)
     _book_kept([finding for _, outcome in judged for finding in outcome.findings if finding.fails()])
     cases = [(trial.case, outcome) for trial, outcome in judged if trial.kind is Kind.CASE]
     right = [case for case, outcome in cases if outcome.status == PASSED]
@@ -70,15 +76,30 @@ def note(judged: Iterable[tuple[Trial, Outcome]]) -> None:
     _drop_refuted(failures)
     for finding in failures:
         _drop_spoiling(finding, case_of[id(finding)], right)
+    lesser.drop(failures)
+    known = any(map(lesser.is_sure, failures))
     for group in grouped(failures):
         said = "\n".join(f"{finding.message}\n{finding.diagnosis}" for finding in group.findings)
         if any(sure in said for sure in SURE):
             continue
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
         named = MUTANT.search(group.example.diagnosis or "") is not None
-        stepped = set(STEPPED.findall(group.example.diagnosis or ""))  # of which single steps say more
-        if text := in_common(wrong, right, relations=not named, far=_far(group.findings, wrong), without=stepped):
+        untold = set(STEPPED.findall(group.example.diagnosis or ""))  # of which single steps say more
+        if named or (known and not lesser.is_sure(group.example)):
+            untold = {*traits.numbers_of(wrong[0]), *traits.counts_of(wrong[0])}  # nor does the cause lie in sizes
+        tried = Intervention(partial(_fails_so, call, group.example), end) if call else Intervention()
+        if text := in_common(
+            wrong, right, relations=not named, far=_far(group.findings, wrong), without=untold, tried=tried
+        ):
             group.example.diagnosis = "\n".join(filter(None, [group.example.diagnosis, text]))
+
+
+def _fails_so(call: Call, finding: Finding, case: Case) -> bool | None:
+    """Whether a kernel fails on another case as it does in a finding; None where it is not judged there."""
+    outcome = call(case)
+    if outcome is None or not outcome.judged:
+        return None
+    return any(f.fails() and (f.check, f.about) == (finding.check, finding.about) for f in outcome.findings)
 
 
 def _far(findings: Sequence[Finding], wrong: Sequence[Case]) -> Collection[str]:
@@ -152,11 +173,12 @@ def in_common(
     relations: bool = True,
     far: Collection[str] | None = None,
     without: Collection[str] = (),
+    tried: Intervention = UNTRIED,
 ) -> str | None:
     """What all of the cases `wrong` have and none of those `right`, else none of those that have one other thing in
     common with them, else what few of them have; None: nothing, or it could well be chance. `relations` of sizes are
     often chance, and are left out where the cause is known. A value far beyond all that pass tells by itself of the
-    sizes `far` alone; None: of any. Nothing is said of the sizes `without`."""
+    sizes `far` alone; None: of any. Nothing is said of the sizes `without`, nor what is refuted where it is `tried`."""
     if all(case.filled for case in wrong):
         right = [case for case in right if case.filled]  # where nothing can be wrong
     if not wrong or len(right) < PASSING:
@@ -164,31 +186,36 @@ def in_common(
     every = f"all {len(wrong)} cases that fail so" if len(wrong) > 1 else "the one case that fails so"
     telling = partial(_telling, wrong, relations=relations, without=without)
     found = telling(right, far=far)
-    if alone := _alone(found):
+
+    def refuted(trait: Trait) -> bool:
+        return tried.refutes(trait, wrong, right)
+
+    if alone := _alone(found, refuted):
         return f"{every}, and none of {len(right)} that pass: {alone}"
-    shared = _shared(wrong, right)
+    shared = [one for one in _shared(wrong, right) if one.of not in without]
     for one in shared:
-        if alone := _alone(one.needed(wrong, telling(one.within, among=len(shared)), len(shared))):
+        if alone := _alone(one.needed(wrong, telling(one.within, among=len(shared)), len(shared)), refuted):
             return f"{every} have {one.text}, and none of {len(one.within)} with it that pass: {alone}"
-    if either := _alone(_either(wrong, right)):
+    if either := _alone(_either(wrong, right), refuted):
         return f"{every}, and none of {len(right)} that pass: {either}"
     for one in shared:
-        if either := _alone(one.needed(wrong, _either(wrong, one.within, len(shared)), len(shared))):
+        if either := _alone(one.needed(wrong, _either(wrong, one.within, len(shared)), len(shared)), refuted):
             return f"{every} have {one.text}, and none of {len(one.within)} with it that pass: {either}"
-    few = [trait for trait in found if trait.passing <= _share(trait) * len(right)]
-    if few:
-        return f"{every}, but only {few[0].passing} of {len(right)} that pass: {few[0].text}"
+    few = (trait for trait in found if trait.passing <= _share(trait) * len(right))
+    if held := next(itertools.filterfalse(refuted, few), None):
+        return f"{every}, but only {held.passing} of {len(right)} that pass: {held.text}"
     return None
 
 
-def _alone(found: Sequence[Trait]) -> str:
-    """The traits of no passing case, in words; empty: none. Of two sizes of which the one is the greater, not by how
-    much."""
+def _alone(found: Sequence[Trait], refuted: Callable[[Trait], bool]) -> str:
+    """The traits of no passing case that are not refuted, in words; empty: none. Of two sizes of which the one is the
+    greater, not by how much."""
     alone = [trait for trait in found if not trait.passing]
     plainer = {
         f"{one} - {other}" for trait in alone if trait.order for one, other in itertools.permutations(trait.order)
     }
-    return ", ".join([trait.text for trait in alone if trait.of not in plainer][:NAMED])
+    left = itertools.filterfalse(refuted, (trait for trait in alone if trait.of not in plainer))
+    return ", ".join(trait.text for trait in itertools.islice(left, NAMED))
 
 
 def _share(trait: Trait) -> float:

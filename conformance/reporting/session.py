@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from touchstone.backends.gpus import GPUS
 from touchstone.conformance.discovery.selection import CannotRun
@@ -10,7 +11,7 @@ from touchstone.conformance.isolation.limits import DEFAULT_LIMITS
 from touchstone.conformance.isolation.runner import Runner
 from touchstone.conformance.judging.again import drawn_again, in_words
 from touchstone.conformance.judging.judgement import DECLINED, Outcome
-from touchstone.conformance.judging.trials import PropertyTrial, Trial, narrow, trials_of
+from touchstone.conformance.judging.trials import CaseTrial, PropertyTrial, Trial, narrow, trials_of
 from touchstone.conformance.reporting import common
 from touchstone.conformance.reporting.console import progress
 from touchstone.conformance.reporting.report import Report, empty
@@ -117,13 +118,21 @@ def _run(runner: Runner, report: Report, expected: Sequence[Rule], ceiling: floa
                 judged.append((trial, outcome))
                 report.add(tolerance.settled(*_on(judged[-1])))
     finally:
-        common.note(judged)
+        common.note(judged, None if left else partial(_on_another, runner))
         report.surprises = tolerance.surprises() if not left else []
         if left:
             report.not_run[runner.stopped or ended] = left
         runner.close()  # what is left behind then is told too
         report.notes += runner.notes
         report.instruments.append(runner.how)
+
+
+def _on_another(runner: Runner, case: Case) -> Outcome | None:
+    """What comes of one more case, which is no trial of the report's; None where nothing is judged any more."""
+    if runner.stopped:
+        return None
+    runner.trials.append(CaseTrial(case))
+    return runner.outcome(len(runner.trials) - 1)
 
 
 def _on(judged: tuple[Trial, Outcome]) -> tuple[Case, Outcome]:

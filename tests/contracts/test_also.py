@@ -311,6 +311,18 @@ def a_number_for_nan(fn):
     return wrong
 
 
+def another_slope_in_the_tail(fn):
+    """The gradient is 0 where the last element, which fills no vector, is NaN: else relu' of it is 1."""
+
+    def wrong(*args, **kwargs):
+        dx, *others = fn(*args, **kwargs)
+        dx = dx.clone()
+        dx[-1, -1] = 0.0
+        return dx, *others
+
+    return wrong
+
+
 def an_exponential_in_16_bits(fn):
     """What a function of the sigmoid is made of is rounded to float16: 1 + exp(-z) is infinite from -12 on."""
 
@@ -1146,6 +1158,8 @@ WRONG = [
     ("activation_backward", "flat_gelu_tanh", tanh_in_16_bits),
     ("glu_backward", "large_cubes", tanh_in_16_bits),
     *((op, "special_gelu", a_number_for_nan) for op in ("activation", "activation_backward", "glu", "glu_backward")),
+    *((op, "special_nan_gelu", a_number_for_nan) for op in ("activation_backward", "glu_backward")),
+    *((op, "special_nan_relu", another_slope_in_the_tail) for op in ("activation_backward", "glu_backward")),
     ("activation", "special_silu", a_tail_too_large),
     ("activation", "tails_sigmoid", an_exponential_in_16_bits),
     ("activation_backward", "tails_sigmoid", an_exponential_in_16_bits),
@@ -1462,3 +1476,15 @@ def test_some_size_of_many_keys_has_several_groups_of_heads(op):
     sizes = registry.contract(op).sizes
     keys = [size.get("Sk", size.get("n", 0) * size.get("page", 0)) for size in sizes]
     assert any(n > 512 and size["Hq"] > size["Hkv"] > 1 for n, size in zip(keys, sizes, strict=True))
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0, torch.nan])
+def test_a_slope_of_nan_may_be_any_of_these_in_all_elements(slope):
+    fn = known_good("activation_backward")
+
+    def other(x, bias, dy, *, activation):
+        dx, dbias = fn(x.nan_to_num(2.0), bias, dy, activation=activation)
+        dx = torch.where(x.isnan(), slope * dy, dx)
+        return dx, None if dbias is None else dx.sum(0)
+
+    assert judged("activation_backward", "special_nan_relu", other) == PASSED

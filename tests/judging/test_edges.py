@@ -38,6 +38,10 @@ def wrong_if(is_wrong):
             lambda rows, cols: rows > 5 and cols > 64,
             "right with rows 5, wrong with rows 6, all else being equal, right with cols 64, wrong with cols 65",
         ),
+        # islands of right sizes among wrong ones
+        (lambda rows, cols: cols > 6 and cols not in range(130, 151), "right with cols 6, wrong with cols 7"),
+        (lambda rows, cols: cols > 6 and cols % 32 not in (4, 5), "right with cols 6, wrong with cols 7"),
+        (lambda rows, cols: cols > 100 and cols not in (102, 105), None),
         (lambda rows, cols: True, None),
         (lambda rows, cols: cols > 2, None),  # of one or two there is little to go wrong
     ],
