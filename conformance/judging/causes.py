@@ -754,7 +754,9 @@ def _of_infinities(j: Judgement, case: Case, name: str, bad: torch.Tensor) -> st
         if answer is None or not isinstance(value, torch.Tensor) or not is_right(j, case, name, value, answer):
             continue
         if bool(answer.answer.cpu().expand(bad.shape)[bad.cpu()].isfinite().all()):
-            return f"right where the infinities of {' and '.join(names)} are {LARGE:g}: 0 * inf, or inf - inf"
+            signs = {math.copysign(1, x) for one in names for x in exact[one][exact[one].isinf()].tolist()}  # type: ignore[index, union-attr]
+            number = f"{LARGE:g} of their sign" if len(signs) > 1 else f"{LARGE * signs.pop():g}"
+            return f"right with {number} in the place of the infinities of {' and '.join(names)}: 0 * inf, or inf - inf"
     return None
 
 

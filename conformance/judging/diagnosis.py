@@ -23,7 +23,7 @@ from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import altered, edges, heatmap, integers, left_out, own_statistics, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
-from touchstone.conformance.spec import budget, compare
+from touchstone.conformance.spec import budget, compare, layouts
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import goes_together, plain_case
 from touchstone.conformance.spec.compare import Verdict
@@ -36,6 +36,7 @@ CHEAP = 1e7  # work of a case that passed, up to which mutants are run on it
 LEAST_HALVED = 4  # a size that is halved
 ANOTHER_SIZE = 4e6  # work of a case of another size, on which mutants and the kernel are compared once more
 PASSED_TRIED = 4  # of those
+COUNTED = 8  # cases in which a kernel is wrong, on which several mutants are tried
 NAMED, FOUND = 3, 8  # most mutants that a diagnosis names, and that are told apart before
 EXPLAINS = 0.95  # of the wrong elements, what a hint has to explain
 ROWS = 64  # wrong slices along an axis that are looked for elsewhere
@@ -74,11 +75,14 @@ VAGUE = re.compile(
     rf"each row is |{ANOTHER}|the answer's values in another order|0 where the answer|all |"
     r".* x the answer$|the answer \S+$"
 )
+ELSEWHERE = re.compile(rf"{ANOTHER}|the answer (?:moved|with|reversed) ")
 OF_ROWS = re.compile(r"each \w+ is ")
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 ORDERED = 4  # different numbers that stand elsewhere, at least
 LEAST_TILE = 8  # elements, and the vectors of 2 and 4 that would leave out the same
+PITCHED, PITCH = 2**14, 256  # elements of an output, and of a slice, in which other distances of slices are tried
+SHIFTED = 6  # elements at least that tell of one
 STRAY = 0.01  # of the elements, below which those that are right are so by chance, unless they are a slice,
 OF_CHANCE = 4  # or as many, at least, that fill a box
 OTHER_MASK = 16  # wrong elements that tell another mask
@@ -173,7 +177,10 @@ def diagnose(
                 if is_left_out(right, got[name], verdict.bad)
                 else _OVERHANG.sub("", place)
             )
-            stands = None if found or name in causes else integers.told(contract, case, name, verdict.bad, call)
+            stands = None
+            if not found and name not in causes:
+                stands = integers.told(contract, case, name, verdict.bad, call)
+                stands = stands or integers.at_index(contract, case, name, verdict.bad)
             where = f" (where {stands})" if stands else where_alike(right, got[name], verdict.bad)
             parts = [f"wrong: {place}{where}"]
             bits = exact(contract, case, name)
@@ -183,6 +190,8 @@ def diagnose(
                 if relation is None and name in LOGARITHMS:
                     relation = to_another_base(got[name], right, case, verdict.bad)
                 if relation and OF_ROWS.match(relation) and not _is_so_plainly(contract, case, name, relation, call):
+                    relation = None
+                if relation and relation.startswith(ANOTHER) and _is_of_repeats(contract, case, name, call):
                     relation = None
                 if relation == LOG_OF_0 and name not in LOGARITHMS:
                     relation = INFINITE
@@ -297,6 +306,20 @@ def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, c
         if _NUMBER.sub("", related(got, right, plain, bad, axes, False) or "") != _NUMBER.sub("", relation):
             return False
     return True
+
+
+def _is_of_repeats(contract: Contract, case: Case, output: str, call: reading.Call) -> bool:
+    """Whether an output holds another slice's answer for want of a difference alone: an operand repeats its slices, and
+    with plain operands of these sizes what is wrong is no other slice's."""
+    if not any(layout in layouts.BROADCASTS for _, layout in case.layouts):
+        return False
+    plain = reading.plainly(contract, case)[-1:]
+    given = reading.given_on(contract, plain[0], output, call) if plain else None
+    if given is None or not bool(given.bad.any()):
+        return False
+    got, right, bad = given
+    axes = axis_names(contract.output_axes(output, plain[0]), got.ndim)
+    return ELSEWHERE.match(related(got, right, plain[0], bad, axes, False) or "") is None
 
 
 def _padded(contract: Contract, case: Case) -> list[Case]:
@@ -601,6 +624,19 @@ def spoils_what_passed(contract: Contract, name: str, case: Case, output: str, p
     return any(
         _is_wrong(contract, mutant, other, {output: contract.expected(contract.build(other))[output]})
         for other in _apart_from(case, cheap)
+    )
+
+
+def wrong_cases(contract: Contract, name: str, output: str, cases: Sequence[Case]) -> int:
+    """In how many of a few cheap cases, of each choice of parameters and each family of values, a mutant, by name,
+    makes an output wrong."""
+    mutant = next(mutant for mutant in registry.planted(contract.name) if mutant.name == name)
+    cheap = [case for case in cases if contract.work(case) <= CHEAP]
+    some = list({(case.params, case.values): case for case in cheap}.values())[:COUNTED]
+    return sum(
+        _is_wrong(contract, mutant, case, {output: contract.expected(contract.build(case))[output]})
+        for case in some
+        if case.dtype in mutant.dtypes
     )
 
 
@@ -920,6 +956,7 @@ def related(
     elif not where_alike(expected, got, bad):
         hints.append(_elsewhere(value, answer, tolerance, bad, axes))
         hints.append(_surplus(value, answer, tolerance, bad, axes) if not any(hints) else None)
+        hints.append(_apart_otherwise(value, answer, tolerance, bad, axes) if not any(hints) else None)
     ranked = sorted((hint for hint in hints if hint is not None), key=lambda hint: -hint[0])
     return "; or ".join(text for _, text in ranked) or (
         ANOTHER_MASK if masked and bool((here != there).all()) else None
@@ -1057,7 +1094,9 @@ def short_sums(
     if _local((value - right) / unit):
         return None
     text = f"no further off than sums kept in {case.dtype} explain, where float32 is asked for"
-    if (found := longer()) is not None:
+    if all(bool((torch.as_tensor(terms) <= 1).all()) for terms, _ in answer.parts):  # there are no sums
+        text = f"no further off than an intermediate, or a factor, rounded to {case.dtype} explains"
+    elif (found := longer()) is not None:
         roundings = roundings_of(*found, dtype)
         if roundings <= SEVERAL:
             text = (
@@ -1219,6 +1258,31 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str], own: bool = F
             continue  # among so many places a few numbers are found by chance
         if share >= EXPLAINS:
             return share, f"{ANOTHER}{axes[axis]}: {_sources(sources)}"
+    return None
+
+
+def _apart_otherwise(value, answer, tolerance, bad, axes: Sequence[str]) -> tuple[float, str] | None:
+    """The share of the wrong elements by which slices lie closer together, or further apart, than an output's do: of
+    those that are written then."""
+    if value.numel() > PITCHED:
+        return None
+    flat, right, near, wrong = (x.expand(value.shape).reshape(-1) for x in (value, answer, tolerance, bad))
+    place = torch.arange(value.numel())
+    for axis in range(1, value.ndim):
+        count, length = math.prod(value.shape[:axis]), math.prod(value.shape[axis:])
+        if count < 2 or not 1 < length <= PITCH:
+            continue
+        for pitch in [n for n in range(1, 2 * length) if n != length]:
+            row = (place // pitch).clamp_max(count - 1)  # the last that has it: later slices lie over others
+            within = place - row * pitch
+            told = wrong & (within < length)
+            other = right[row * length + within.clamp_max(length - 1)]
+            telling = told & (((other - right).abs() > 2 * near) | (other.isfinite() != right.isfinite()))
+            same = ((flat - other).abs() <= near) | (flat == other)
+            if int(telling.sum()) < SHIFTED or len(flat[telling].unique()) < ORDERED or not most(same[told]):
+                continue
+            share = same[told].double().mean().item()
+            return share, f"as if each {axes[axis - 1]} were {pitch} elements from the next, not {length}"
     return None
 
 

@@ -15,6 +15,7 @@ from touchstone.conformance.spec.contract import Case, Contract
 
 CASES = 6  # others that are looked at
 CHANCE = 0.02  # that numbers lie so without a reason, at most
+CHANCE_OF_INDICES = 1e-3  # that so many wrong elements lie at indices without a reason, at most
 LISTED = 6  # most numbers of a kind that are listed
 REPEATED = 6  # places beyond the first of a number, each on the side of the first: a list of them is then no chance
 WRONG_AGAIN = 2  # of those, the ones where something is wrong, at least: else any numbers are a list
@@ -43,6 +44,27 @@ def told(contract: Contract, case: Case, output: str, bad: torch.Tensor, call: r
         if name in beside and not _is_of_place(each)
     )
     return next((f"{name} {text}" for name, text in told if text), None)
+
+
+def at_index(contract: Contract, case: Case, output: str, bad: torch.Tensor) -> str | None:
+    """The axis of an output along which all that is wrong has the index that an operand of integers names, in words:
+    "V is target"; None: there is none, or it could well be chance."""
+    bad, axes = bad.cpu(), contract.output_axes(output, case).split()
+    for name, along, values in _operands(contract, case, contract.build(case).exact):
+        letters = along.split()
+        if len(axes) != bad.ndim or len(letters) != values.ndim or not set(letters) < set(axes):
+            continue
+        left = [letter for letter in axes if letter in letters]
+        number = values.permute([letters.index(letter) for letter in left])
+        number = number.reshape([bad.shape[at] if letter in letters else 1 for at, letter in enumerate(axes)])
+        for at, letter in enumerate(axes):
+            count = bad.shape[at]
+            if letter in letters or count < 2 or int(bad.sum()) * math.log(count) < -math.log(CHANCE_OF_INDICES):
+                continue
+            index = torch.arange(count).reshape([-1 if axis == at else 1 for axis in range(len(axes))])
+            if not bool((bad & (number != index)).any()):
+                return f"{letter} is {name}"
+    return None
 
 
 def _is_of_place(places: Places) -> bool:

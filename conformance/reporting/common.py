@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -76,6 +76,7 @@ def note(judged: Iterable[tuple[Trial, Outcome]], call: Call | None = None) -> N
     _drop_refuted(failures)
     for finding in failures:
         _drop_spoiling(finding, case_of[id(finding)], right)
+    _drop_idle([finding for finding in failures if finding.check == Check.VALUES], case_of)
     lesser.drop(failures)
     known = any(map(lesser.is_sure, failures))
     for group in grouped(failures):
@@ -147,6 +148,21 @@ def _drop_spoiling(finding: Finding, case: Case, right: Sequence[Case]) -> None:
     left = {name for name in named if not diagnosis.spoils_what_passed(contract, name, case, finding.about, right)}
     if left and left < named:
         finding.diagnosis = EQUALS.sub(partial(_of_these, left), finding.diagnosis)
+
+
+def _drop_idle(failures: Sequence[Finding], case_of: Mapping[int, Case]) -> None:
+    """Of several mutants that a finding names leave those that are wrong in as many cases as any of them, of a few in
+    which the kernel is wrong: who fills lanes with 0 errs in minima, too, who begins a maximum at 0 does not."""
+    for finding in failures:
+        named = sorted(set(MUTANT.findall(finding.diagnosis or "")))
+        if len(named) < 2 or finding.about is None or finding.diagnosis is None:
+            continue
+        cases = [case_of[id(other)] for other in failures if other.about == finding.about]
+        contract = registry.contract(cases[0].op)
+        wrong = {name: diagnosis.wrong_cases(contract, name, finding.about, cases) for name in named}
+        left = {name for name, count in wrong.items() if count == max(wrong.values())}
+        if len(left) < len(named):
+            finding.diagnosis = EQUALS.sub(partial(_of_these, left), finding.diagnosis)
 
 
 def _book_kept(failures: Sequence[Finding]) -> None:

@@ -11,7 +11,8 @@ from touchstone.conformance.spec.contract import Case, From
 
 FAILING = 2  # fewest cases, or sizes, of which something is said
 FAR = 4  # times all sizes that pass: one case tells
-MULTIPLES = (8, 16, 32, 64, 128)
+MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
+OF_TILES = 5  # of these: what is told of 2 and 4 is, as a rule, told of 8
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 HALF = "a dtype of 16 bits"
@@ -98,13 +99,13 @@ def _of_tiles(name: str, wrong: Sequence[int], right: Sequence[int], count: int)
     if odd:
         among = f" (or of {odd[-1]})" if len(odd) > 1 else ""
         has = _where(name, lambda n: n % odd[0] > 0)
-        yield Trait(f"{name} no multiple of {odd[0]}{among}", 0, has, among=len(MULTIPLES) * count, of=name)
+        yield Trait(f"{name} no multiple of {odd[0]}{among}", 0, has, among=OF_TILES * count, of=name)
     if all(n & (n - 1) for n in wrong) and not any(n & (n - 1) for n in right):
         yield Trait(f"{name} no power of two", 0, _where(name, lambda n: n & (n - 1) > 0), among=count, of=name)
     whole = [tile for tile in MULTIPLES if not any(n % tile for n in wrong) and all(n % tile for n in right)]
     if whole and min(wrong) > 0:
         has = _where(name, lambda n: n % whole[-1] == 0)
-        yield Trait(f"{name} a multiple of {whole[-1]}", 0, has, among=len(MULTIPLES) * count, of=name)
+        yield Trait(f"{name} a multiple of {whole[-1]}", 0, has, among=OF_TILES * count, of=name)
     beyond = [
         tile
         for tile in TILES

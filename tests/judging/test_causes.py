@@ -348,7 +348,7 @@ def test_nan_of_infinities():
     case = plain_case(contract, "float32", "partial_neg_inf", size=dict(rows=5, cols=33))
     assert bool(contract.build(case).exact["x"].isinf().any())
     told = of_nan(lambda x: torch.softmax(x, -1) + 0 * x, case)
-    assert told == "right where the infinities of x are 10000: 0 * inf, or inf - inf"
+    assert told == "right with -10000 in the place of the infinities of x: 0 * inf, or inf - inf"
     assert of_nan(lambda x: torch.softmax(x, -1) * NAN, case) is None
 
 

@@ -21,6 +21,7 @@ from touchstone.conformance.judging.executor import InProcess, _address, _index,
 from touchstone.conformance.spec import compare
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import plain_case
+from touchstone.reference.attention_decode import torch_attention_decode
 
 SOFTMAX = registry.contract("softmax")
 
@@ -1092,6 +1093,10 @@ def test_sums_that_are_short():
     partial_sums = hint(3.0, longer=lambda: (near, expected))
     assert partial_sums.startswith("no further off than a few partial sums, or an intermediate, stored in bfloat16")
     assert partial_sums.endswith("would be off by more, though not one in float16")
+    alone = replace(expected, parts=[(1, size) for _, size in expected.parts])  # a product, say
+    assert hint(0.5, of=alone, longer=lambda: (near, alone)) == (
+        "no further off than an intermediate, or a factor, rounded to bfloat16 explains"
+    )
     half = answer.half()
     said = "a single running sum of all terms, rounded after each, would be off by more"
     assert hint(0.5, "float16", lambda: (half, expected)).endswith(said)
@@ -1189,6 +1194,29 @@ def test_which_memory_was_never_written():
     assert diagnosis.filled(mixed.view(torch.float16), torch.tensor([True])) == 0  # neither of the two
 
 
+def test_slices_that_are_alike_are_no_others():
+    """Of query heads that are one and the same the one that reads another head of keys has another one's answer."""
+
+    def other_keys(q, k, v, lengths, **options):
+        return torch_attention_decode(q, k.roll(1, 1), v.roll(1, 1), lengths, **options)
+
+    def other_queries(q, k, v, lengths, **options):
+        return [x.roll(1, 1) for x in torch_attention_decode(q, k, v, lengths, **options)]
+
+    contract = registry.contract("attention_decode")
+    plain = plain_case(contract, "float32", "normal", size=dict(B=3, Hq=4, Hkv=2, Sq=1, Sk=20, D=8))
+
+    def of_repeats(fn, layout):
+        def call(one):
+            return contract.by_name(contract.call(fn, contract.build(one).arguments))
+
+        case = replace(plain, layouts=tuple({**plain.layout, "q": layout}.items()))
+        return diagnosis._is_of_repeats(contract, case, "o", call)
+
+    assert of_repeats(other_keys, "broadcast_second") and not of_repeats(other_keys, "contiguous")
+    assert not of_repeats(other_queries, "broadcast_second")
+
+
 def test_slices_that_hold_the_answer_of_others():
     answer = torch.arange(60, dtype=torch.float64).reshape(6, 10) ** 1.3
 
@@ -1245,6 +1273,44 @@ def test_what_is_too_much_is_the_answer_or_the_result_of_another_slice():
     next_to_nothing[1] += 2e-3
     answer[4] = 1e-5
     assert told(next_to_nothing) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "pitch", "text"),
+    [
+        ((2, 8), 5, "as if each A were 5 elements from the next, not 8"),
+        ((6, 8), 12, "as if each A were 12 elements from the next, not 8"),
+        ((3, 4, 8), 7, "as if each B were 7 elements from the next, not 8"),
+        ((6, 8), 8, None),
+        ((2, 1), 2, None),
+        ((2, diagnosis.PITCH + 1), 5, None),
+    ],
+)
+def test_slices_that_lie_at_another_distance(shape, pitch, text):
+    answer = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    flat = torch.full((answer.numel(),), math.nan, dtype=torch.float64)  # what was never written
+    for row, one in enumerate(answer.reshape(-1, shape[-1])):
+        end = flat[row * pitch :][: shape[-1]]
+        end.copy_(one[: len(end)])
+
+    def told(got):
+        bad = ~((got - answer).abs() <= 1e-3)
+        found = diagnosis._apart_otherwise(got, answer, torch.full_like(answer, 1e-4), bad, ("A", "B", "C"))
+        return found and found[1]
+
+    assert told(flat.reshape(shape)) == text
+    assert told(answer + torch.sin(answer)) is None
+
+
+def test_an_output_in_rows_of_another_length():
+    def fn(x):
+        y = torch.softmax(x, -1)
+        got = torch.zeros(y.numel() + 64, dtype=y.dtype)
+        for row, one in enumerate(y):
+            got[row * 7 :][: y.shape[1]] = one
+        return got[: y.numel()].reshape(y.shape)
+
+    assert "; as if each rows were 7 elements from the next, not 9" in diagnose(fn, case_of(5, 9))
 
 
 def test_a_few_slices_of_next_to_nothing_hide_no_distance():

@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import integers, reading
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.judging import integers, judge, reading
+from touchstone.conformance.judging.trials import CaseTrial
 from touchstone.conformance.spec.cases import plain_case
 from touchstone.reference.attention_decode import torch_attention_decode
 from touchstone.reference.attention_varlen import torch_attention_varlen
 from touchstone.reference.cross_entropy import torch_cross_entropy
+from touchstone.reference.cross_entropy_backward import torch_cross_entropy_backward
 
 
 def said(op, fn, output, *, again=True, params=(), **size):
@@ -138,3 +141,34 @@ def test_nothing_is_called_where_there_are_no_integers():
     case = plain_case(contract, "float32", "normal", size=dict(rows=4, cols=5))
     bad = torch.ones(4, 5, dtype=torch.bool)
     assert integers.told(contract, case, "y", bad, lambda other: pytest.fail("it was called")) is None
+
+
+def test_what_is_wrong_at_an_index_alone():
+    def told(bad, V=3):
+        contract = registry.contract("cross_entropy_backward")
+        case = plain_case(contract, "float32", next(iter(contract.values)), size=dict(rows=33, V=V))
+        at = contract.build(case).exact["target"][:, None] == torch.arange(V)
+        return integers.at_index(contract, case, "dlogits", bad(at))
+
+    assert told(lambda at: at) == "V is target"
+    assert told(lambda at: at & (torch.arange(33)[:, None] % 3 == 0)) == "V is target"
+    assert told(lambda at: at.roll(1, 0)) is None
+    assert told(lambda at: at & (torch.arange(33)[:, None] < 3)) is None  # three of three classes, by chance
+    assert told(lambda at: at & (torch.arange(33)[:, None] < 3), V=100) == "V is target"
+    assert told(lambda at: torch.ones_like(at)) is None
+
+
+def test_a_hint_says_so():
+    def fn(logits, target, lse, dloss, **options):
+        right = torch_cross_entropy_backward(logits, target, lse, dloss, **options)
+        return (
+            right
+            + 0.01
+            * torch.nn.functional.one_hot(target.long().clamp_min(0), logits.shape[1])
+            * torch.arange(1, len(target) + 1)[:, None].sin()
+        )
+
+    contract = registry.contract("cross_entropy_backward")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=33, V=17))
+    outcome = judge.run(Subject(contract.name, fn, "fn", "user@cpu", "cpu"), CaseTrial(case))
+    assert "(where V is target)" in outcome.findings[0].diagnosis
