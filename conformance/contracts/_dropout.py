@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes
+from touchstone.conformance.spec import rounding
 from touchstone.conformance.spec.contract import Also, Case, Draw, Invalid, Property, beyond_largest, with_params
 from touchstone.reference._philox import words
 
@@ -158,15 +159,14 @@ def _exact_scales(call, arguments, outputs, case):
     tenth = _mask(call, arguments, _ones(arguments), p=0.1)
     few = torch.full_like(x, 1.0)
     few[..., ::2] = 1.25
-    rounded = (few.double() / 0.9).to(x.dtype)
     most = torch.full_like(x, torch.finfo(x.dtype).max)
     wanted = [(0.0, x, x, torch.ones_like(kept)), (0.5, x, 2 * x, kept), (0.5, most, most * 2, kept)]
     if x.element_size() == 2:
-        wanted.append((0.1, few, rounded, tenth))
+        wanted.append((0.1, few, few.double() / 0.9, tenth))
     for p, given, answer, where in wanted:
         found = call(**{**arguments, **MASKED, **plain, "x": given, "p": p})[0]
-        if not torch.equal(found[where], answer[where]):
-            return f"p = {p}: what is kept is not x/(1 - p), rounded to nearest"
+        if broken := rounding.told(found[where], answer[where], "x/(1 - p)"):
+            return f"p = {p}: {broken}, of those that are kept"
     return None
 
 

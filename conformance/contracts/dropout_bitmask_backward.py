@@ -8,7 +8,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts import _dropout
 from touchstone.conformance.contracts._pointwise import ANY_RANK, FAMILIES, REGULAR, SPECIAL, pointwise, with_special
-from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec import layouts, rounding
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.budget import simple
 from touchstone.conformance.spec.contract import Also, Draw, Operand, Property, Regular
@@ -62,7 +62,7 @@ def _rounds(call, arguments, outputs, case):
     dy, ones = torch.full_like(arguments["dy"], 1.0), torch.full_like(arguments["bits"], -1)
     dy[..., ::2], dy[..., 1::4] = 1.25, 1.375
     found = call(**{**arguments, "dy": dy, "bits": ones, "p": 0.1})[0]
-    return None if torch.equal(found, (dy.double() / 0.9).to(dy.dtype)) else "dy/(1 - p) is not rounded to nearest"
+    return rounding.told(found, dy.double() / 0.9, "dy/(1 - p)")
 
 
 contract = pointwise(

@@ -5,6 +5,7 @@ import torch
 from touchstone.conformance.contracts import _baselines as common
 from touchstone.conformance.contracts._laws import of_one_memory
 from touchstone.conformance.contracts._pointwise import ANY_RANK, of_shapes, overflowing, pointwise, special_of_each
+from touchstone.conformance.spec import rounding
 from touchstone.conformance.spec.baselines import Bench
 from touchstone.conformance.spec.contract import Also, Draw, Invalid, Property, beyond_largest
 from touchstone.reference.elementwise import torch_elementwise
@@ -27,8 +28,7 @@ def _operands_commute(call, arguments, outputs, case):
 
 
 def _rounded_once(call, arguments, outputs, case):
-    wide = arguments["a"].double() + arguments["b"].double()
-    return None if torch.equal(outputs[0], wide.to(case.torch_dtype)) else "a + b is not rounded once"
+    return rounding.told(outputs[0], arguments["a"].double() + arguments["b"].double(), "a + b")
 
 
 contract = pointwise(

@@ -23,7 +23,7 @@ from touchstone.conformance.faults import Planted
 from touchstone.conformance.judging import altered, edges, heatmap, integers, left_out, own_statistics, reading
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import Executor, Manner
-from touchstone.conformance.spec import budget, compare, layouts
+from touchstone.conformance.spec import budget, compare, layouts, rounding
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.cases import goes_together, plain_case
 from touchstone.conformance.spec.compare import Verdict
@@ -264,6 +264,8 @@ def diagnose(
                 lines.append(heatmap.text(shares(got[name], right, case.torch_dtype, bits), axes=axes))
         elif name in causes:
             lines.append(f"{name}: {causes[name]}")
+        elif right is not None and (way := rounding.way(got[name], right.answer)):
+            lines.append(f"{name}: as if the exact result were {way}")
         if lines:
             texts[name] = "\n".join(lines)
     return texts
@@ -784,11 +786,15 @@ def _is_slice(sets: Sequence[list[int]], shape: Sequence[int]) -> bool:
 
 
 def where_alike(right: Expected, got: torch.Tensor, bad: torch.Tensor) -> str:
-    """ " (where the answer is 0)" where what is wrong has one answer that stands for nothing, or NaN."""
-    answer = right.answer.cpu().expand(got.shape)[bad.cpu()]
+    """ " (where the answer is 0)" where what is wrong has one answer that stands for nothing, or NaN, or what is right
+    alone is 0."""
+    every = right.answer.cpu().expand(got.shape)
+    answer = every[bad.cpu()]
     for number in (0.0, -math.inf, math.inf):
         if bool((answer == number).all()):
             return f" (where the answer is {number:g})"
+    if not bool(bad.all()) and torch.equal(every != 0, bad.cpu()):
+        return " (everywhere that the answer is not 0)"
     return " (where the answer is NaN)" if bool(torch.isnan(answer).all()) else ""
 
 

@@ -84,7 +84,7 @@ def note(judged: Iterable[tuple[Trial, Outcome]], call: Call | None = None) -> N
         if any(sure in said for sure in SURE):
             continue
         wrong = list(dict.fromkeys(case_of[id(finding)] for finding in group.findings))
-        named = MUTANT.search(group.example.diagnosis or "") is not None
+        named = MUTANT.search(group.example.diagnosis or "") is not None and lesser.is_sure(group.example)
         untold = set(STEPPED.findall(group.example.diagnosis or ""))  # of which single steps say more
         if named or (known and not lesser.is_sure(group.example)):
             untold = {*traits.numbers_of(wrong[0]), *traits.counts_of(wrong[0])}  # nor does the cause lie in sizes
@@ -280,9 +280,11 @@ def _either(wrong: Sequence[Case], right: Sequence[Case], among: int = 1) -> lis
 
 
 def _sorts(cases: Sequence[Case]) -> dict[str, list[str]]:
-    """The words that some of the cases have, and not all, by their ending."""
+    """The words that some of the cases have, and not all, by their ending, or by the parameter of which they are."""
     words = [set(traits.words_of(case)) for case in cases]
     sorts = {ending: [f"{name} {ending}" for name, _ in cases[0].layouts] for ending in ENDINGS}
+    for name, _ in cases[0].params:
+        sorts[f"{name}="] = sorted({text for some in words for text in some if text.startswith(f"{name}=")})
     return {
         ending: [text for text in texts if 0 < sum(text in some for some in words) < len(words)]
         for ending, texts in sorts.items()
@@ -297,8 +299,10 @@ def _adds(text: str, texts: Sequence[str], have: Sequence[set[str]], right: int,
 
 
 def _any_of(texts: Sequence[str], ending: str) -> Trait:
-    *names, last = (text.removesuffix(f" {ending}") for text in texts)
-    return Trait(f"{', '.join(names)} or {last} {ending}", 0, partial(_has_any, frozenset(texts)))
+    *names, last = (text.removesuffix(f" {ending}").removeprefix(ending) for text in texts)
+    either = f"{', '.join(names)} or {last}"
+    text = f"{ending}{either}" if ending.endswith("=") else f"{either} {ending}"
+    return Trait(text, 0, partial(_has_any, frozenset(texts)))
 
 
 def _has_any(texts: Collection[str], case: Case) -> bool:

@@ -251,7 +251,8 @@ def _leaning(signed: torch.Tensor, told: _Told, mean: float) -> str:
     ways = sorted((int((signed > 0).sum()), int((signed < 0).sum())))
     if ways[0] > ONE_WAY * ways[1] or ways[1] < CUT * len(signed):
         off = f"{sum(ways) / len(signed):.0%} are a unit off, so not truncated"
-        return f"{off}: a number that many elements share is off, or something systematic is missing"
+        others = "a number that many elements share is off, or something systematic is missing"
+        return f"{off}: a rounding before the last, or another one of ties, {others}"
     way = "truncated" if mean < 0 else "rounded away from 0"
     return f"{way} instead of rounded to nearest, or something systematic is missing"
 

@@ -161,12 +161,7 @@ def test_what_is_wrong_at_an_index_alone():
 def test_a_hint_says_so():
     def fn(logits, target, lse, dloss, **options):
         right = torch_cross_entropy_backward(logits, target, lse, dloss, **options)
-        return (
-            right
-            + 0.01
-            * torch.nn.functional.one_hot(target.long().clamp_min(0), logits.shape[1])
-            * torch.arange(1, len(target) + 1)[:, None].sin()
-        )
+        return right + 0.01 * (target[:, None] == torch.arange(logits.shape[1]))
 
     contract = registry.contract("cross_entropy_backward")
     case = plain_case(contract, "float32", "normal", size=dict(rows=33, V=17))

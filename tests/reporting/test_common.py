@@ -109,6 +109,20 @@ def test_what_two_of_many_cases_have_in_common_is_easily_chance():
     assert "q heads_inside" in common.in_common(few, others)
 
 
+def test_several_options_that_all_have_one_or_another_of():
+    contract = registry.contract("activation")
+    sizes = [dict(rows=rows, cols=cols) for rows in (1, 3, 17) for cols in (5, 24, 64)]
+
+    def cases(name):
+        made = (plain_case(contract, "float32", "normal", size=size) for size in sizes)
+        return [replace(one, params=(("activation", name),)) for one in made]
+
+    wrong = [*cases("gelu"), *cases("gelu_tanh")]
+    right = [one for name in ("relu", "silu", "mish", "elu", "sigmoid") for one in cases(name)]
+    assert common.in_common(wrong, right).endswith("and none of 45 that pass: activation=gelu or gelu_tanh")
+    assert "activation" not in str(common.in_common(wrong, [*right, *cases("gelu")[:3]]))
+
+
 def test_a_bound_that_is_no_tile_is_told_by_cases_of_several_sizes():
     def cases(numbers, count=3):
         return [case(cols, 5, values=f"values{i}") for cols in numbers for i in range(count)]

@@ -37,6 +37,19 @@ def test_what_says_less_is_left_out_beside_a_cause_that_was_tried(hint):
     assert left(told, KNOWN.replace("(mutant", "though not in all cases that pass (mutant")) == told
 
 
+def test_no_rounding_is_said_of_an_output_that_is_far_off_somewhere():
+    def told(*errors):
+        findings = [
+            Finding("0" * 8, "failure", Check.VALUES, "a case", "wrong", about="y", error=error, diagnosis=text)
+            for error, text in zip(errors, (f"y: wrong: rows 3 of 5; {FLOAT16}", None), strict=True)
+        ]
+        lesser.drop(findings)
+        return findings[0].diagnosis
+
+    assert told(30.0, 1e30) == "y: wrong: rows 3 of 5"
+    assert told(30.0, 200.0).endswith(FLOAT16)
+
+
 def test_what_was_tried_is_kept():
     for told in ("a: wrong: all; right without bias, all else being equal", f"a: wrong: all; as if x were 0; {STEP}"):
         assert left(told, KNOWN) == told
