@@ -209,7 +209,10 @@ def test_what_errors_that_lean_look_like():
     x, wide = (torch.rand(rows, 500, generator=generator) * 0.5 + 1.45 for rows in (8, 64))
     rounding = "instead of rounded to nearest, or something systematic is missing"
     assert told(x, 0.0, cut=True) == f"truncated {rounding}" and told(x, 0.4) == f"rounded away from 0 {rounding}"
-    share = "% are a unit off, so not truncated: a rounding before the last, or another one of ties, a number that many elements share is off, or something systematic "
+    share = (
+        "% are a unit off, so not truncated: a rounding before the last, or another one of ties, a number that many "
+        "elements share is off, or something systematic "
+    )
     assert share in told(x, 0.1)
     slices = "another mean in each slice of axis {}, {} eps: a number that the slice shares is off"
     rows = torch.tensor([0.3, -0.1, 0.2, 0.1, 0.0, 0.3, 0.2, -0.1])[:, None]
