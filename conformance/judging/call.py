@@ -21,6 +21,7 @@ from touchstone.conformance.judging import (
     influence,
     options,
     reading,
+    slices,
     strided,
 )
 from touchstone.conformance.judging import instruments as probe
@@ -291,7 +292,9 @@ def _explain(
             if text := causes.kept_between(j, inputs, name, expected[name], blocks):
                 found[name] = text
     for name in [name for name, text in found.items() if again and causes.OUTSIDE in text]:
-        found[name] = "; ".join(filter(None, [found[name], _timed(j, strided, inputs.case, name)]))
+        found[name] = "; ".join(
+            filter(None, [found[name], _timed(j, strided, inputs.case, name, partial(causes.on_case, j))])
+        )
     texts = _with_numbers(j, inputs.case, got, verdicts, found) if again else {}
     lower = _passes_as(j, inputs, got, verdicts, again)
     texts |= diagnosis.diagnose(
@@ -319,6 +322,7 @@ def _explain(
         kept=cache(_until(end, lambda: causes.kept_from_first(j, inputs.case))) if again else (lambda: None),
         depends=_until(end, partial(_depends, j, inputs.case)) if again else (lambda name: None),
         edge=_until(end, partial(_edge, j, inputs.case)) if again else (lambda name: None),
+        slices=_until(end, partial(_slices, j, inputs.case)) if again else (lambda name: None),
     )
     compared["hints, ms"] += round(1000 * (time.monotonic() - start))
     for finding in j.outcome.findings:
@@ -357,20 +361,28 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
     return "; ".join(filter(None, [ordered, text])) or None
 
 
+def _slices(j: Judgement, case: Case, output: str) -> str | None:
+    """What the slices on which an output is wrong have in common, as further calls tell; for a few seconds of a
+    kernel."""
+    return _timed(j, slices, case, output, lambda inputs: causes.on_inputs(j, inputs), device=j.executor.device)
+
+
 def _edge(j: Judgement, case: Case, output: str) -> str | None:
     """From which size on an output is wrong, without which options it is right, and in which strides, as further calls
     tell; for a few seconds of a kernel."""
-    found = (_timed(j, looked, case, output) for looked in (edges, options, strided))
+    found = (_timed(j, looked, case, output, partial(causes.on_case, j)) for looked in (edges, options, strided))
     return "; ".join(filter(None, found)) or None
 
 
-def _timed(j: Judgement, looked: ModuleType, case: Case, output: str) -> str | None:
+def _timed(
+    j: Judgement, looked: ModuleType, case: Case, output: str, call: Callable[..., Any], **more: Any
+) -> str | None:
     """What one of such modules finds, for as long as it may look at a kernel."""
     known, start, key = j.subject.compared, time.monotonic(), f"{looked.__name__}, ms"
     seconds = min(looked.SECONDS, looked.OF_A_KERNEL - known[key] / 1000)
     if seconds <= 0:
         return None
-    text = looked.of_output(j.contract, case, output, lambda other: causes.on_case(j, other), seconds)
+    text = looked.of_output(j.contract, case, output, call, seconds, **more)
     known[key] += round(1000 * (time.monotonic() - start))
     return text
 

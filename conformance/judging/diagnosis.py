@@ -75,6 +75,7 @@ VAGUE = re.compile(
     rf"each row is |{ANOTHER}|the answer's values in another order|0 where the answer|all |"
     r".* x the answer$|the answer \S+$"
 )
+TELLS_WHERE = re.compile(r"\bas if |\bwrong where|\bright (?:where|with) ")
 ELSEWHERE = re.compile(rf"{ANOTHER}|the answer (?:moved|with|reversed) ")
 OF_ROWS = re.compile(r"each \w+ is ")
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
@@ -121,6 +122,7 @@ def diagnose(
     kept: Callable[[], str | None] = lambda: None,
     depends: Callable[[str], str | None] = lambda output: None,
     edge: Callable[[str], str | None] = lambda output: None,
+    slices: Callable[[str], str | None] = lambda output: None,
 ) -> dict[str, str]:
     """Of each output whose verdict failed: sentences about it, and a heat map. Left out is what nothing can be said of.
 
@@ -132,7 +134,7 @@ def diagnose(
     kernel is right: a mutant that is wrong there is named only where no other is. `idle(output, bad)` says whether NaN
     comes from what is not to be read, `kept()` whether something of an earlier call is left in this one,
     `depends(output)` what an output depends on otherwise than its answer, `edge(output)` from which size on it is
-    wrong.
+    wrong, `slices(output)` which slices of an operand are wrong by what is in them.
     """
     failed = {name: verdict for name, verdict in verdicts.items() if not verdict.ok}
     if not failed:
@@ -258,6 +260,8 @@ def diagnose(
                 others = (None if stands else edge(name),) if statistics is None else (statistics,)
                 found_out = (relation if statistics is None else None, dependence, *others)
                 relation = "; ".join(filter(None, found_out)) or None
+            if not found and not stands and name not in causes and not (relation and TELLS_WHERE.search(relation)):
+                relation = "; ".join(filter(None, [relation, slices(name)])) or None
             said = "; ".join([*parts, relation] if relation else parts)
             lines.append(f"{name}: {_OVERHANG.sub('', said) if left_out.TOLD.search(said) else said}")
             if not bool(verdict.bad.all()):

@@ -10,7 +10,7 @@ from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.spec.checks import Check
 
 SURE = re.compile(  # what a call was compared with, or what was seen in it
-    r"equals the reference, but |\bas if |\ba race: |\bwrong wherever |\bis kept "
+    r"equals the reference, but |\bas if |\ba race: |\bwrong where(?:ver)? |\bis kept "
     r"|\bright (?:where|without|with \w+=)[^;]*, all else being equal"
     rf"|{left_out.TOLD.pattern}|{re.escape(overflow.WRAPS)}|{re.escape(overflow.OF_ACCESS)}|{re.escape(causes.OUTSIDE)}"
 )
