@@ -19,9 +19,9 @@ CALL = re.compile(r"^call \d+ of \d+[^:]*: ")  # of a trial of many calls
 MUTANT = re.compile(r"\(mutant (\w+)\)")
 DTYPE = re.compile(r"\b(?:float32|float16|bfloat16)\b")
 WHY = (  # of a diagnosis that names a cause, the more telling before the others
-    re.compile(r"equals the reference, but |\bas if |\bwrong where(?:ver)? |\ba race: |" + left_out.TOLD.pattern),
+    re.compile(r"equals the reference, but |\bas if |\bwrong wherever |\ba race: |" + left_out.TOLD.pattern),
     re.compile(r"\b(?:first|earlier|another|further|each|every \d+th) calls?\b|\bup to call \d|\bis kept from "),
-    re.compile(r"\bon which its answer |\bis as with a "),
+    re.compile(r"\bon which its answer |\bis as with a |\bwrong where "),
 )
 
 

@@ -97,3 +97,10 @@ def test_a_failure_says_so():
     kernel = wrong_where(lambda x: x.argmax(1) >= 16)
     outcome = judge.run(Subject("rms_norm", kernel, "kernel", "user@cpu", "cpu"), CaseTrial(ROWS))
     assert "wrong where the index of the largest x in its rows is" in outcome.findings[0].diagnosis
+
+
+def test_where_an_error_grows_beyond_the_budget_is_no_bound_of_a_kernel():
+    def kernel(x, weight, eps=1e-6):
+        return torch_rms_norm(x, weight, eps=eps) * (1 + 1e-6 * x.amax(1, keepdim=True))
+
+    assert told(kernel) is None
