@@ -131,6 +131,17 @@ class Compiling(Protocol):
     def compile_one(self, launch: Any, arch: str, to_machine_code: bool = True) -> Mapping[str, Any]:
         """`registers`, `spills` and `shared`, or `error`; and `seconds`."""
 
+    # Optional, of a backend that interprets kernels on the CPU: what its compiler says of a user's.
+
+    def spread(self, launches: Sequence[Any]) -> Sequence[Any]:
+        """Of recorded launches those that stand for the others."""
+
+    def refused(self, launch: Any, arch: str) -> str | None:
+        """Why the language refuses the kernel of a recorded launch, or None; in what the user wrote, with its line."""
+
+    def refused_launch(self, error: BaseException) -> str | None:
+        """What a launch said that was not recorded, if `error` comes from the language; None: from the launcher."""
+
 
 class Arrays(Protocol):
     """`arrays.py`: users' kernels take the library's arrays."""

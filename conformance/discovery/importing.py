@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,18 @@ def stop_if_importing() -> None:
     """End the import of a user's file here, if one is under way."""
     if _importing:
         raise ImportReachedCheck
+
+
+def interprets(backend: str, fn: Callable[..., Any]) -> bool:
+    """Whether a user's function reaches kernels of a backend that are interpreted on the CPU, and of which its part
+    `compiling` says what the compiler refuses. Of a file that is not imported here its text tells."""
+    part = registry.ROOT / "backends" / backend / "runtime" / "compiling.py"
+    if not part.is_file() or "\ndef refused(" not in part.read_text():
+        return False
+    if isinstance(fn, FileFunction):
+        return re.search(rf"\b{backend}\b", fn.path.read_text(errors="replace")) is not None
+    module = registry.backend(backend)
+    return module.reaches(fn) or module.reimport(fn, "cpu")
 
 
 def describe(fn: Callable[..., Any]) -> str:

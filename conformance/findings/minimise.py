@@ -22,6 +22,7 @@ from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
+    Compiled,
     Int64Index,
     InvalidCall,
     ManyCalls,
@@ -78,7 +79,7 @@ def minimise(
     )
     least = Minimal(SubjectWithContract(**fields), trial, finding)
     match trial:
-        case InvalidCall():
+        case InvalidCall() | Compiled():
             pass
         case Int64Index():
             search.tell(f"minimise: {trial.id} is left as it is: it takes an output of more than 2^31 elements")

@@ -10,7 +10,7 @@ from touchstone.conformance.findings import minimise as shrinking
 from touchstone.conformance.findings.rerun import DEADLY, Output, explain, observable, observe, rerun
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging.judgement import FAILED, Finding
-from touchstone.conformance.judging.trials import Kind, Trial
+from touchstone.conformance.judging.trials import Compiled, Kind, Trial
 from touchstone.conformance.spec.checks import Check
 
 
@@ -65,7 +65,7 @@ def replay(
         "script": None,
     }
     same = [finding for finding in outcome.findings if finding.check == record["check"]]
-    returns = not any(finding.check in (Check.RAISED, *DEADLY) for finding in outcome.findings)
+    returns = not any(finding.check in (Check.RAISED, Check.COMPILES, *DEADLY) for finding in outcome.findings)
     if observable(trial) and returns and (picture_to or any(f.check == Check.VALUES for f in outcome.findings)):
         seen = observe(subject, trial)
         result["diagnosis"] = explain(subject, trial, seen)
@@ -73,6 +73,8 @@ def replay(
             result["picture"] = {"file": picture_to, "output": picture(subject, trial, seen, picture_to)}
     elif picture_to:
         raise ValueError(f"--picture: {trial.id} gave no output that can be compared, so there is nothing to draw")
+    if minimise and isinstance(trial, Compiled):
+        raise ValueError(f"--minimise: {trial.id} says what does not compile: there is nothing to make smaller")
     if minimise and same:
         least = shrinking.minimise(subject, trial, same[0], seconds=seconds)
         result["case"], result["tried"] = least.trial.case.id, least.tried

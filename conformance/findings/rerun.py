@@ -12,7 +12,7 @@ from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.call import output_bytes
 from touchstone.conformance.judging.executor import InProcess
 from touchstone.conformance.judging.judgement import Outcome
-from touchstone.conformance.judging.trials import Int64Index, InvalidCall, Trial
+from touchstone.conformance.judging.trials import Compiled, Int64Index, InvalidCall, Trial
 from touchstone.conformance.spec import compare, outputs
 from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.checks import Check
@@ -42,7 +42,7 @@ class Output:
 
 def observable(trial: Trial) -> bool:
     """Whether `observe` can say something: the trial's case gives outputs, and the memory of their answers is there."""
-    return not isinstance(trial, InvalidCall | Int64Index)
+    return not isinstance(trial, InvalidCall | Int64Index | Compiled)
 
 
 def observe(subject: Subject, trial: Trial) -> dict[str, Output]:

@@ -26,6 +26,7 @@ from touchstone.conformance.judging.judgement import Finding
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
+    Compiled,
     Int64Index,
     InvalidCall,
     Kind,
@@ -381,6 +382,8 @@ def spelled(trial: Trial) -> dict[str, Any]:
             return {**about, "calls": trial.count, "varied": bool(trial.others), "in_turn": trial.in_turn}
         case OnStream() | AsGraph() | Int64Index():
             return about
+        case Compiled():
+            return {**about, "backend": trial.backend}
         case _:
             assert_never(trial)
 
@@ -415,5 +418,7 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
             return AsGraph(case)
         case Kind.INT64_INDEX:
             return Int64Index(case)
+        case Kind.COMPILED:
+            return Compiled(case, (case,), about["backend"])
         case _:
             assert_never(kind)

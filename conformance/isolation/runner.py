@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import compiled
 from touchstone.conformance.isolation.child import CallingChild, forked, spawned
 from touchstone.conformance.isolation.endings import ending
 from touchstone.conformance.isolation.limits import DEFAULT_LIMITS, Limits
@@ -22,7 +23,7 @@ from touchstone.conformance.isolation.serve import outcome_of
 from touchstone.conformance.isolation.travel import CannotTravel
 from touchstone.conformance.judging import requirements
 from touchstone.conformance.judging.judgement import Judgement, Outcome
-from touchstone.conformance.judging.trials import Trial
+from touchstone.conformance.judging.trials import Compiled, Trial
 from touchstone.conformance.spec.checks import Check
 
 MODES = ("auto", "fork", "spawn", "none")
@@ -93,6 +94,8 @@ class Runner:
         if self.stopped:
             raise RuntimeError(f"{self.subject.name} is not judged any further: {self.stopped}")
         trial = self.trials[index]
+        if isinstance(trial, Compiled):
+            return compiled.outcome(self.subject, trial)
         if self.mode == "none":
             return outcome_of(self.subject, trial, here=True)
         late = self._late_death()

@@ -18,6 +18,7 @@ from touchstone.conformance.judging.judgement import DECLINED, Judgement, Outcom
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
+    Compiled,
     Int64Index,
     InvalidCall,
     ManyCalls,
@@ -78,6 +79,8 @@ def _run(j: Judgement, trial: Trial) -> None:
             calls.as_graph(j)
         case ManyCalls():
             calls.many_calls(j, trial)
+        case Compiled():
+            j.decline("not compiled: that takes a process of its own")
         case InvalidCall():
             calls.invalid_call(j, trial.invalid)
         case Int64Index():
@@ -131,7 +134,7 @@ _NEAR, _FAR = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
 
 def keep_answers(found: Sequence[Trial]) -> None:
     """Compute the answers of all these trials of one op now and keep them, for many kernels judged on the same ones."""
-    kept = [trial for trial in found if not isinstance(trial, InvalidCall | Int64Index)]
+    kept = [trial for trial in found if not isinstance(trial, InvalidCall | Int64Index | Compiled)]
     if kept:
         contract = registry.contract(kept[0].case.op)
         call.keep_answers(contract, (case for trial in kept for case in calls.cases_of(trial, contract)))

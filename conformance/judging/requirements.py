@@ -19,6 +19,7 @@ from touchstone.conformance.judging.special import Special
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
+    Compiled,
     Int64Index,
     InvalidCall,
     ManyCalls,
@@ -48,7 +49,7 @@ OTHER_STREAM = (
     "right in the same call on the default stream: the kernel does not run on torch.cuda.current_stream(), on which "
     "its inputs come and its result is read; other libraries than torch have a current stream of their own"
 )
-WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY)
+WHATEVER_IS_REQUIRED = (Check.CONTEXT, Check.CANARY, Check.HONESTY, Check.COMPILES)
 
 
 def note_inputs(j: Judgement, inputs: Inputs) -> None:
@@ -75,7 +76,7 @@ def _special(j: Judgement, case: Case) -> Special:
 def asked(contract: Contract, trial: Trial, holds: Special | None = None) -> list[Requirement]:
     """What a trial is to show, the plainest first. `holds`: where its case has NaN and infinities, if that is known."""
     match trial:
-        case InvalidCall() | OnStream() | AsGraph():
+        case InvalidCall() | OnStream() | AsGraph() | Compiled():
             return [Requirement.CONTRACT]
         case ManyCalls():
             return [Requirement.DETERMINISM]

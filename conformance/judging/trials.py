@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from touchstone.conformance.discovery import importing, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.spec.cases import Plan, goes_together, lengths_in_turn, plain_case, plan, variants
 from touchstone.conformance.spec.contract import Case, Contract, Invalid, Property, size_text
@@ -20,6 +21,7 @@ DRAWN, DRAWN_TRIES, DRAWN_WORK = 2, 60, 2e5  # sizes drawn by chance for each dt
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES, SHARED_SIZES = 6, 3  # where variants share the work
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
+COMPILED_CASES = 24  # on which is recorded what a user's function launches
 
 
 class Kind(StrEnum):
@@ -32,6 +34,7 @@ class Kind(StrEnum):
     STREAM = "stream"
     GRAPH = "graph"
     INT64_INDEX = "int64_index"
+    COMPILED = "compiled"
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,22 @@ class Int64Index:
         return f"{self.kind}-{self.case.id}"
 
 
-Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph | Int64Index
+@dataclass(frozen=True)
+class Compiled:
+    """What a call launches on each of `cases`, put through the compiler of `backend`, whose kernels are interpreted in
+    all other trials."""
+
+    kind: ClassVar[Kind] = Kind.COMPILED
+    case: Case
+    cases: tuple[Case, ...]
+    backend: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-by-{self.backend}"
+
+
+Trial = CaseTrial | PropertyTrial | InvalidCall | ManyCalls | OnStream | AsGraph | Int64Index | Compiled
 
 
 def with_few_calls(trial: Trial) -> Trial:
@@ -206,10 +224,28 @@ def trials_of(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
             )
             found.append(Int64Index(beyond))
+    found += [
+        Compiled(first, tuple(_of_each_choice(contract, made.general)), backend) for backend in _compiled_by(subject)
+    ]
     if subject.own:
         valid = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
         found += [InvalidCall(valid, invalid) for invalid in contract.invalid]
     return found, made
+
+
+def _compiled_by(subject: Subject) -> list[str]:
+    """The backends that interpret kernels of a user's function here, and can say whether they compile."""
+    if subject.own or subject.untrusted or subject.device != "cpu" or subject.arrays != "torch":
+        return []
+    return [name for name in registry.backends() if importing.interprets(name, subject.fn)]
+
+
+def _of_each_choice(contract: Contract, cases: Sequence[Case]) -> list[Case]:
+    """The case of least work of each dtype and choice of parameters, each of which may launch another kernel."""
+    found: dict[Any, Case] = {}
+    for case in sorted((case for case in cases if case.filled), key=contract.work):
+        found.setdefault((case.dtype, case.params, case.absent), case.plainly_laid(case.absent))
+    return list(found.values())[:COMPILED_CASES]
 
 
 def _plainest(contract: Contract, dtype: str, seed: int, ceiling: float | None, narrowing: Narrowing) -> Case:
@@ -263,6 +299,8 @@ def narrow(trials: Sequence[Trial], narrowing: Narrowing) -> tuple[list[Trial], 
                 left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
                 continue
             kept.append(replace(trial, others=others, count=len(others) if trial.in_turn else trial.count))
+        elif isinstance(trial, Compiled):
+            kept.append(replace(trial, cases=tuple(case for case in trial.cases if not narrowing.leaves_out(case))))
         else:
             kept.append(trial)
     return kept, left_out

@@ -44,6 +44,7 @@ class Check(StrEnum):
     VALUES = "values"
     # one call
     RAISED = "raised"
+    COMPILES = "compiles"  # a kernel that the compiler of its language refuses
     INPUTS = "inputs"  # an input, or the memory around it, was written
     STATE = "state"  # settings and random generators of the process
     BOUNDS = "bounds"

@@ -540,7 +540,7 @@ def test_a_check_holds_a_far_operand_against_the_layouts():
 
 
 ALONE = {
-    **dict.fromkeys((Check.CONTEXT, Check.CANARY, Check.HONESTY), None),
+    **dict.fromkeys((Check.CONTEXT, Check.CANARY, Check.HONESTY, Check.COMPILES), None),
     **dict.fromkeys((Check.DTYPE, Check.DEVICE, Check.STRIDES, Check.ALIAS, Check.INPUTS), Requirement.CONTRACT),
     **dict.fromkeys((Check.STATE, Check.LIBRARY, Check.INVALID, Check.HELD, Check.GRAPH), Requirement.CONTRACT),
     **dict.fromkeys((Check.REPEAT, Check.UNDER), Requirement.DETERMINISM),

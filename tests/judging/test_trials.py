@@ -15,6 +15,7 @@ from touchstone.conformance.judging import trials
 from touchstone.conformance.judging.trials import (
     AsGraph,
     CaseTrial,
+    Compiled,
     Int64Index,
     InvalidCall,
     Kind,
@@ -363,14 +364,15 @@ def test_equal_trials_are_one_in_a_set():
             OnStream(case),
             AsGraph(case),
             Int64Index(case),
+            Compiled(case, (case,), "a backend"),
         ]
 
-    assert set(made()) == set(made()) and len({*made(), *made(seed=1)}) == 14
+    assert set(made()) == set(made()) and len({*made(), *made(seed=1)}) == 16
     assert {type(trial) for trial in made()} == set(get_args(trials.Trial))
 
 
 def test_what_is_passed_on_cannot_be_changed():
-    assert changeable(CaseTrial, PropertyTrial, InvalidCall, ManyCalls, OnStream, AsGraph, trials.Int64Index) == []
+    assert changeable(CaseTrial, PropertyTrial, InvalidCall, ManyCalls, OnStream, AsGraph, Int64Index, Compiled) == []
 
 
 @pytest.mark.parametrize(("work", "found"), [(2e5, True), (2e5 + 1, False)])

@@ -81,6 +81,12 @@ def test_which_parameters_are_of_compile_time():
         assert not launch._is_constexpr(annotation)
 
 
+def test_a_number_of_numpy_is_taken_for_a_parameter_of_compile_time():
+    assert [(type(n), n) for n in map(launch._constant, (np.int64(16), np.float32(0.5), np.bool_(True), 3, None))] == [
+        (int, 16), (float, 0.5), (bool, True), (int, 3), (type(None), None)
+    ]  # fmt: skip
+
+
 def test_a_tensor_on_the_host_is_refused_beside_a_gpu(monkeypatch):
     on_host, empty, there = torch.ones(2), torch.ones(0), torch.ones(3)
     monkeypatch.setattr(launch.cuda_face, "on_host", lambda x: x is not there)

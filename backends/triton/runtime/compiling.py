@@ -11,16 +11,19 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import triton
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
+from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
@@ -34,6 +37,7 @@ from touchstone.backends.triton.runtime.tuning import assuming
 caching.install()
 
 ARCHITECTURES = ("sm_80", "sm_90")
+SPREAD = 12  # launches of a user's kernel that stand for the others, at most
 
 
 def architectures(needs: str | None = None) -> tuple[str, ...]:
@@ -186,6 +190,78 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
     if limit is not None and found.get("shared", 0) > limit:
         found["error"] = f"needs {found['shared']} bytes of shared memory; {arch} has {limit}"
     return {**found, "seconds": time.perf_counter() - start}
+
+
+def spread(launches: Sequence[Launch]) -> list[Launch]:
+    """Of launches those that stand for the others: of each kernel those that add most to what is specialised on, until
+    all of it is seen, SPREAD at most."""
+    left: dict[Any, dict[str, Launch]] = {}
+    for launch in launches:
+        left.setdefault(launch.function, {}).setdefault(launch.key, launch)
+    chosen = []
+    for of_kernel in left.values():
+        seen = frozenset[tuple[str, ...]]()
+        for _ in range(SPREAD):
+            best = max(of_kernel.values(), key=lambda launch: len(launch.features - seen), default=None)
+            if best is None or (seen and best.features <= seen):
+                break
+            seen |= best.features
+            chosen.append(of_kernel.pop(best.key))
+    return chosen
+
+
+def refused(launch: Launch, arch: str) -> str | None:
+    """What the front end holds against a kernel, with the line of the source that it names; None: nothing. What else
+    goes wrong in it is not the kernel's."""
+    source = launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes)
+    with _standard_error():
+        try:
+            _front_end(source, _target(arch), launch.options)
+        except CompileTimeAssertionFailure:
+            return None  # of a configuration, that a launcher can leave out
+        except CompilationError as error:
+            return f"{launch.kernel}{_place(launch, error)} for {arch}: {_innermost(error)}"
+        except Exception:
+            return None
+    return None
+
+
+def refused_launch(error: BaseException) -> str | None:
+    """What Triton says of the arguments or options of a launch; None: it is not Triton that raised."""
+    inner, place = list[str](), ""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_filename != "<string>" and not module.startswith(("triton.", __name__)):
+            place = f"{Path(frame.f_code.co_filename).name}:{line}"
+            break
+        inner.append(module)
+    if not any(module.startswith("triton.runtime.") for module in inner):
+        return None
+    return f"a launch ({place}): {type(error).__name__}: {error}"
+
+
+def _place(launch: Launch, error: CompilationError) -> str:
+    """The line of the kernel that the error is about, or calls what it is about."""
+    code, line = getattr(launch.function.fn, "__code__", None), getattr(error.node, "lineno", None)
+    if code is None or line is None:
+        return ""
+    whole = "".join(launch.function.raw_src)  # with the decorators, that the compiler's lines leave out
+    before = whole.partition("\ndef ")[0].count("\n") + 1 if "\ndef " in whole else 0
+    return f" ({Path(code.co_filename).name}:{launch.function.starting_line_number + before + line - 1})"
+
+
+def _innermost(error: CompilationError) -> str:
+    """What is wrong, in the compiler's words, and the source line that it is about."""
+    inner: BaseException = error
+    while isinstance(inner.__cause__, CompilationError):
+        inner = inner.__cause__
+    said = getattr(inner, "error_message", None) or str(inner.__cause__ or inner)
+    if inner.__cause__ is not None and str(inner.__cause__) not in said:
+        said = f"{inner.__cause__}" if not said else f"{said}"
+    line = getattr(getattr(inner, "node", None), "lineno", None)
+    source = (getattr(inner, "src", None) or "").splitlines()
+    quoted = f", in `{source[line - 1].strip()}`" if line is not None and line <= len(source) else ""
+    return f"{type(inner).__name__}: {' '.join(said.split())}{quoted}"
 
 
 def cubin_resources(cubin: bytes) -> dict[str, int]:

@@ -92,7 +92,7 @@ def _launch() -> None:
             converted = {}
             for name, value in given.items():
                 launch.argument = name
-                converted[name] = value if name in self.constexprs else stock._implicit_cvt(value)
+                converted[name] = _constant(value) if name in self.constexprs else stock._implicit_cvt(value)
             self.grid = self.grid(given) if callable(self.grid) else self.grid
             sizes = _grid(self.fn, self.grid)
             with backends.running(launch.reached):
@@ -162,6 +162,11 @@ class _Kernel(KernelInterface):
     def __reduce__(self):
         """Without the class: pickle refuses an object whose `__class__` is another than that of what it makes anew."""
         return _blank, (), vars(self)
+
+
+def _constant(value: Any) -> Any:
+    """The compiler takes a number of NumPy for a parameter of compile time, and none for another one."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_constexpr(annotation: Any) -> bool:

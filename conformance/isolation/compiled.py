@@ -1,0 +1,104 @@
+"""Whether the kernels of a user's function compile, which an interpreter cannot tell; in a fresh process.
+
+There the function's file is imported anew and called, on tensors of the CPU, with the arguments of a trial's cases;
+what would be launched is recorded and goes through the front end of the compiler, where names, types and shapes are
+checked. A launcher may well fail, since nothing is computed: only what the language itself refuses is told.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+
+from touchstone.backends.gpus import DEFAULT
+from touchstone.conformance.discovery import importing, launching, registry
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import processes
+from touchstone.conformance.isolation.processes import Death
+from touchstone.conformance.isolation.spawn import spawn
+from touchstone.conformance.isolation.travel import file_and_name
+from touchstone.conformance.judging import requirements
+from touchstone.conformance.judging.judgement import Judgement, Outcome
+from touchstone.conformance.judging.trials import Compiled
+from touchstone.conformance.spec.checks import Check
+
+SECONDS = 120.0  # for the process to start, or to go on to the next call
+
+
+def outcome(subject: Subject, trial: Compiled) -> Outcome:
+    """Judge whether what the subject launches on the trial's cases compiles; declined where that cannot be told."""
+    j = Judgement(subject, trial)
+    fn = subject.fn
+    place = (str(fn.path), fn.name) if isinstance(fn, importing.FileFunction) else file_and_name(fn)
+    if place is None:
+        j.decline(f"not compiled: {importing.describe(fn)} is not found at the top level of a file")
+    else:
+        _ask(j, trial, place)
+    requirements.settle(j, alone=False)
+    return j.outcome
+
+
+def _ask(j: Judgement, trial: Compiled, place: tuple[str, str]) -> None:
+    calls = [_arguments(j, case) for case in trial.cases]
+    arch = DEFAULT if j.subject.arch == launching.NONE else j.subject.arch
+    request = (trial.backend, place, arch, cloudpickle.dumps(calls))
+    variables = registry.backend(trial.backend).CPU_VARIABLES
+    environment = {name: value for name, value in os.environ.items() if name not in variables}
+    child = spawn(__name__, environment)
+    try:
+        found = child.ask(request, SECONDS)
+    except Exception as error:
+        j.decline(f"not compiled: {type(error).__name__}: {error}")
+        return
+    finally:
+        child.close()
+    if isinstance(found, Death):
+        j.decline(f"not compiled: {found.message}")
+    elif not found["launches"]:
+        j.decline(f"not compiled: {found['raised'] or 'the calls launch nothing'}")
+    else:
+        j.reached("compiler")
+    for number, text in enumerate([] if isinstance(found, Death) else found["refused"]):
+        j.find(Check.COMPILES, text, detail=str(number or ""))
+
+
+def _arguments(j: Judgement, case: Any) -> tuple[tuple, dict[str, Any]]:
+    """Of the call on a case as the function has it."""
+    taken: list[tuple[tuple, dict[str, Any]]] = []
+    defaults = j.contract.build(case).arguments
+    j.contract.call(lambda *args, **named: taken.append((args, named)), defaults)
+    return taken[0]
+
+
+def main(connection: Connection) -> None:
+    """In the fresh process: answers one request."""
+    torch.set_num_threads(1)
+    os.dup2(2, 1)  # what a user's file prints is not for the standard output of the program that asks
+    processes.serve(connection, lambda request: _answer(lambda: processes.alive(connection), *request))
+
+
+def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch: str, packed: bytes) -> dict[str, Any]:
+    module: ModuleType = registry.backend_part(backend, "compiling")
+    calls: Sequence[tuple[tuple, dict[str, Any]]] = cloudpickle.loads(packed)
+    launches, raised = list[Any](), None
+    refused: dict[str, None] = {}
+    with launching.answering(arch, Counter()):
+        fn = importing.load(*place)
+        for args, named in calls:
+            beat()
+            with module.recording(arch) as recorded:
+                try:
+                    fn(*args, **named)
+                except Exception as error:
+                    raised = f"{type(error).__name__}: {error}"
+                    refused.update(dict.fromkeys(filter(None, [module.refused_launch(error)])))
+            launches += recorded
+        for launch in module.spread(launches):
+            beat()
+            refused.update(dict.fromkeys(filter(None, [module.refused(launch, arch)])))
+    return {"launches": len(launches) + len(refused), "refused": list(refused), "raised": raised}

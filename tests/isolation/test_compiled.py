@@ -1,0 +1,170 @@
+"""Kernels of a user's function that are interpreted, put through the compiler in a fresh process."""
+
+import importlib.util
+import re
+from dataclasses import replace
+
+import pytest
+
+from touchstone.conformance.cli import main
+from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import compiled
+from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
+from touchstone.conformance.judging.trials import Compiled, narrow, trials_of
+from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.narrowing import Narrowing
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+SOFTMAX = """
+import torch
+import triton
+import triton.language as tl
+
+LARGEST = 8192
+
+
+@triton.jit
+def row_softmax(x, y, cols, stride_row, stride_col, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    value = tl.load(x + row * stride_row + col.to(tl.int64) * stride_col, col < cols, -float("inf")).to(tl.float32)
+    value = tl.exp(value - tl.max(value, 0))
+    value /= tl.sum(value, 0)
+    tl.store(y + row * cols + col, value, col < cols)
+
+
+def softmax(x):
+    y = torch.empty(x.shape, dtype=x.dtype, device="cuda")
+    if x.shape[1] > LARGEST:
+        raise NotImplementedError("cols")
+    if y.numel():
+        row_softmax[(len(x),)](x, y, x.shape[1], *x.stride(), BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+EXP = "    value = tl.exp("
+INNER = "@triton.jit\ndef inner(a):\n    return a + LARGEST\n\n\n@triton.jit\ndef row_softmax"
+REFUSED = {
+    "a global number": (
+        {EXP: "    col += LARGEST - 8192\n" + EXP},
+        r"row_softmax \(mine.py:14\) for sm_90: .* global variable LARGEST .* in `col \+= LARGEST - 8192`",
+    ),
+    "a comparison of three": ({EXP: "    if 0 < cols < 9000:\n        row += 0\n" + EXP}, r"mine.py:14\).*comparison"),
+    "another type in a loop": (
+        {EXP: "    total = 0\n    for i in range(cols):\n        total += 0.5\n" + EXP},
+        r"mine.py:15\).*total has initial type int32 but is re-assigned to fp32",
+    ),
+    "exp of float16": ({EXP: "    tl.exp(value.to(tl.float16))\n" + EXP}, r"mine.py:14\).*fp16"),
+    "a function that the kernel calls": (
+        {EXP: "    col = inner(col) - 8192\n" + EXP, "@triton.jit\ndef row_softmax": INNER},
+        r"row_softmax \(mine.py:19\) .* in `return a \+ LARGEST`",
+    ),
+    "warps": (
+        {"BLOCK=triton": "num_warps=3, BLOCK=triton"},
+        r"a launch \(mine.py:24\).*num_warps must be a power of 2",
+    ),
+    "a NumPy number": (
+        {"x.shape[1], *x": "numpy.int32(x.shape[1]), *x", "import torch": "import numpy\nimport torch"},
+        r"a launch \(mine.py:25\).*numpy.int32",
+    ),
+    "an option that is none": ({"BLOCK=triton": "warps=4, BLOCK=triton"}, r"a launch \(mine.py:24\).*warps"),
+}
+CONFIGS = '@triton.autotune([triton.Config({"UNIT": 1}), triton.Config({"UNIT": 3})], key=["cols"])\n@triton.jit'
+TAKEN = {
+    "as it is": {},
+    "a launcher that looks at what it got": {"    return y\n": "    assert y.sum() == len(x)\n    return y\n"},
+    "a configuration that an assertion leaves out": {
+        "@triton.jit": CONFIGS,
+        "BLOCK: tl.constexpr": "BLOCK: tl.constexpr, UNIT: tl.constexpr",
+        "    row = tl": "    tl.static_assert(UNIT == 1)\n    row = tl",
+    },
+}
+
+
+def subject(folder, changes, **options):
+    text = SOFTMAX
+    for was, now in changes.items():
+        assert was in text
+        text = text.replace(was, now, 1)
+    (folder / "mine.py").write_text(text)
+    return Subject("softmax", FileFunction(folder / "mine.py", "softmax"), "softmax", "user@cpu", "cpu", **options)
+
+
+def trials(of, level="quick"):
+    return [trial for trial in trials_of(of, level)[0] if isinstance(trial, Compiled)]
+
+
+def judged(folder, changes):
+    one = subject(folder, changes, arch="sm_90")
+    (trial,) = trials(one)
+    return compiled.outcome(one, trial)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_compiler_refuses_fails_whatever_is_required(tmp_path, name):
+    changes, said = REFUSED[name]
+    outcome = judged(tmp_path, changes)
+    assert outcome.status == FAILED and outcome.findings
+    assert all(found.check == Check.COMPILES and found.requirement is None for found in outcome.findings)
+    assert re.search(said, outcome.findings[0].message), outcome.findings[0].message
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_compiles_passes(tmp_path, name):
+    outcome = judged(tmp_path, TAKEN[name])
+    assert (outcome.status, outcome.findings, outcome.instruments) == (PASSED, [], ["compiler"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"    if y.numel():": "    if y.numel() < 0:"}, "not compiled: the calls launch nothing"),
+        ({"    y = torch": "    raise OSError('no licence')\n    y = torch"}, "not compiled: OSError: no licence"),
+        (
+            {"LARGEST = 8192": "LARGEST = 8192\nimport os, sys; os._exit(3)"},
+            "not compiled: the process ended with status 3",
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_declined_with_its_reason(tmp_path, changes, reason):
+    outcome = judged(tmp_path, changes)
+    assert outcome.status == DECLINED and reason in outcome.reason and not outcome.findings
+
+
+def test_a_function_that_no_file_has_at_its_top_level_is_not_compiled(tmp_path):
+    one = subject(tmp_path, {}, arch="sm_90")
+    nowhere = replace(one, fn=lambda x: x)
+    outcome = compiled.outcome(nowhere, trials(one)[0])
+    assert outcome.status == DECLINED and "is not found at the top level of a file" in outcome.reason
+
+
+def test_who_has_such_a_trial(tmp_path):
+    assert len(trials(subject(tmp_path, {}))) == len(trials(subject(tmp_path, {}), "default")) == 1
+    assert not trials(subject(tmp_path, {}, untrusted=True)) and not trials(subject(tmp_path, {}, own=True))
+    assert not trials(replace(subject(tmp_path, {}), device="cuda"))
+    (tmp_path / "mine.py").write_text("def softmax(x):\n    return x.softmax(1)\n")
+    assert not trials(Subject("softmax", FileFunction(tmp_path / "mine.py", "softmax"), "softmax", "user@cpu", "cpu"))
+
+
+def test_the_cases_are_one_of_each_dtype_that_a_narrowing_leaves(tmp_path):
+    (trial,) = trials(subject(tmp_path, {}))
+    assert {case.dtype for case in trial.cases} == {"float32", "float16", "bfloat16"} and len(trial.cases) == 3
+    ((left,), _) = narrow([trial], Narrowing(where=lambda case: case.dtype != "float16"))
+    assert {case.dtype for case in left.cases} == {"float32", "bfloat16"}
+
+
+def test_a_check_fails_by_it_and_a_replay_says_it_again(tmp_path, monkeypatch, capsys):
+    changes, _ = REFUSED["a global number"]
+    subject(tmp_path, changes)
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["check", "softmax", "--kernel", "mine.py:softmax", "--device", "cpu", "--quick", "--require", "empty"])
+        == 1
+    )
+    found = re.search(r"\[(\w+)\] compiles: row_softmax \(mine.py:14\)", capsys.readouterr().out)
+    assert main(["replay", found[1]]) == 1
+    assert "global variable LARGEST" in capsys.readouterr().out
+    assert main(["replay", found[1], "--minimise"]) == 2
+    assert "there is nothing to make smaller" in capsys.readouterr().err
