@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from touchstone import backends
-from touchstone.backends import numba
+from touchstone.backends import cuda_face, numba
+from touchstone.backends.emulator import KernelError, OutOfBounds
+from touchstone.backends.gpus import GPUS
 
 if numba.why_not("cpu") or numba.simulated():
     pytest.skip(numba.why_not("cpu") or "NUMBA_ENABLE_CUDASIM is set", allow_module_level=True)
@@ -327,3 +329,22 @@ def test_of_compiling_for_the_cpu_nvidias_headers_are_no_part(monkeypatch):
     assert numba.why_not() is None and "headers" in compiler.why_not()
     monkeypatch.setattr(compiler, "compiler", lambda: None)
     assert "compiler" in numba.why_not()
+
+
+@cuda.jit
+def _seven(x):
+    x[cuda.grid(1)] = 7
+
+
+def test_a_tensor_beside_the_gpu_is_refused_where_one_is_asked_for():
+    host, empty = torch.zeros(4), torch.zeros(0)
+    _seven[1, 4](host)
+    assert host.eq(7).all()
+    with cuda_face.answering(GPUS["sm_90"]):
+        _seven[1, 4](torch.zeros(4, device="cuda"))
+        _seven[1, 1](torch.zeros(1, device="cuda")[:1])
+        for made in (torch.zeros(4), host.cpu()):
+            with pytest.raises(KernelError, match="_seven: x: a tensor on the CPU, whose memory no GPU reaches"):
+                _seven[1, 4](made)
+        with pytest.raises(OutOfBounds):
+            _seven[1, 1](empty)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from touchstone import backends
+from touchstone.backends import cuda_face
 from touchstone.backends.emulator import binary, instruments
+from touchstone.backends.emulator.errors import KernelError
 from touchstone.backends.emulator.library import Loaded, Report, ranges
 from touchstone.backends.emulator.library import engine as engine_library
 from touchstone.backends.emulator.numba import findings, kernels, lines, linking, packing, why_not
@@ -65,10 +67,22 @@ def launch(
     names = list(kernel.py_func.__code__.co_varnames[: kernel.py_func.__code__.co_argcount])
     if len(arguments) != len(names):
         raise TypeError(f"{kernel.__name__}: expected {len(names)} arguments, got {len(arguments)}")
+    _refuse_host_tensors(kernel.__name__, names, arguments)
     values = [packing.as_array(value) for value in arguments]
     kinds = tuple(packing.type_of(value) for value in values)
     made = kernels.compiled(kernel, kinds)
     launch_compiled(kernel, made, kinds, values, grid3, block3, shared, cooperative)
+
+
+def _refuse_host_tensors(kernel: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
+    """A GPU, where one is asked for, stops at the address of a tensor that lies on the CPU."""
+    if cuda_face.answers() is None:
+        return
+    for name, value in zip(names, arguments, strict=False):
+        if hasattr(value, "data_ptr") and value.numel() and cuda_face.on_host(value):
+            raise KernelError(
+                f"{kernel}: {name}: a tensor on the CPU, whose memory no GPU reaches; allocate it with device="
+            )
 
 
 def launch_compiled(
@@ -84,6 +98,7 @@ def launch_compiled(
     """Run a kernel that is compiled for the types `kinds` on arguments that can be taken for these."""
     grid, block = geometry(grid, block, shared)
     names = list(kernel.py_func.__code__.co_varnames)
+    _refuse_host_tensors(kernel.__name__, names, arguments)
     packed = packing.Packed()
     copies: list[tuple[np.ndarray, np.ndarray]] = []  # of host arrays at odd addresses, which a GPU gets a copy of
     for position, (kind, value) in enumerate(zip(kinds, arguments, strict=True)):
