@@ -22,6 +22,7 @@ from touchstone.conformance.spec.contract import Case, Contract, Inputs
 SECONDS, OF_A_KERNEL = 2.0, 4.0  # for each output that is wrong, and all of those of a kernel
 CHANCE = 1e-3  # that one of the statistics tells so many slices apart without a reason, at most
 FAR = 8.0  # budgets by which each wrong slice is off somewhere
+WIDE = 0.3  # of the range of a statistic, between wrong and right ones, from which on a bound is anywhere
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
 SHIFTS = (1, 2, 5)  # slices by which all operands are moved along an axis
 
@@ -157,12 +158,12 @@ def _bound(key: Key, numbers: Numbers) -> str | None:
         return None
     if text in HAS:
         return f"wrong where {name} {text} {each}, and nowhere else" if min(wrong) > max(right) else None
-    text = f"wrong where {text.format(name)} {each}"
+    text, gap = f"wrong where {text.format(name)} {each}", max(min(wrong) - max(right), min(right) - max(wrong))
+    if gap <= 0 or not gap < WIDE * (max(*wrong, *right) - min(*wrong, *right)):
+        return None
     if min(wrong) > max(right):
         return f"{text} is {min(wrong):.4g} or more, right up to {max(right):.4g}"
-    if max(wrong) < min(right):
-        return f"{text} is {max(wrong):.4g} or less, right from {min(right):.4g} on"
-    return None
+    return f"{text} is {max(wrong):.4g} or less, right from {min(right):.4g} on"
 
 
 def _is_chance(numbers: Numbers) -> bool:

@@ -104,3 +104,11 @@ def test_where_an_error_grows_beyond_the_budget_is_no_bound_of_a_kernel():
         return torch_rms_norm(x, weight, eps=eps) * (1 + 1e-6 * x.amax(1, keepdim=True))
 
     assert told(kernel) is None
+
+
+def test_where_nothing_lies_near_a_bound_none_is_told():
+    key = ("x", ("rows",), "the largest {}")
+    near, far = ([(float(n), n >= bound, (n,)) for n in (*range(10), *range(11, 20))] for bound in (10, 11))
+    assert slices._bound(key, near) == slices._bound(key, far)
+    assert slices._bound(key, near) == "wrong where the largest x in its rows is 11 or more, right up to 9"
+    assert slices._bound(key, [(1.0, True, (0,)), (2.0, True, (1,)), (9.0, False, (2,)), (11.0, False, (3,))]) is None
