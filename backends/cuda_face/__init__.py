@@ -14,10 +14,10 @@ from typing import Any
 from touchstone.backends.cuda_face import asking, operators, runtime, tensors
 from touchstone.backends.cuda_face.asking import answers, note, outside
 from touchstone.backends.cuda_face.devices import CUDA
-from touchstone.backends.cuda_face.tensors import TENSOR_DEVICE, on_host, tensor_at
+from touchstone.backends.cuda_face.tensors import TENSOR_DEVICE, on_host, tell_address, tensor_at
 from touchstone.backends.gpus import Gpu
 
-__all__ = ["CUDA", "TENSOR_DEVICE", "answering", "answers", "note", "on_host", "outside", "tensor_at"]
+__all__ = ["CUDA", "TENSOR_DEVICE", "answering", "answers", "note", "on_host", "outside", "tell_address", "tensor_at"]
 
 _MISSING = object()
 

@@ -7,7 +7,7 @@ A tensor that a GPU's launcher would have on the CPU (a factory called without `
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _device as default_device
@@ -27,8 +27,30 @@ _BASE: Any = torch._C.TensorBase  # type: ignore[attr-defined]
 _INTERFACE: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
 TENSOR_DEVICE = _BASE.__dict__["device"]
 
+
+class _Asked(NamedTuple):
+    """A tensor whose address was asked for."""
+
+    tensor: weakref.ref[torch.Tensor]
+    memory: weakref.ref[torch.UntypedStorage]
+    reach: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def living(self) -> torch.Tensor | None:
+        return self.tensor()
+
+    def made_again(self) -> torch.Tensor | None:
+        """A tensor like it, where its memory is still there: it may have been a view for its address alone."""
+        if (memory := self.memory()) is None:
+            return None
+        return torch.empty(0, dtype=self.dtype, device=CPU).set_(memory, self.offset, self.shape, self.strides)
+
+
 _host: dict[int, weakref.ref[torch.Tensor]] = {}  # by storage, tensors that would be on the CPU beside a GPU
-_asked: dict[int, list[weakref.ref[torch.Tensor]]] = {}  # by address, tensors whose address was asked for
+_asked: dict[int, list[_Asked]] = {}  # by address
 
 
 def forget() -> None:
@@ -39,18 +61,28 @@ def forget() -> None:
 
 def tensor_at(address: int) -> torch.Tensor | None:
     """The tensor whose `data_ptr()` has given this address to other code, the longest of several, or what follows in
-    one; None where none gave such, or is there no longer."""
-    there = {start: [t for one in found if (t := one()) is not None] for start, found in _asked.items()}
-    if there.get(address):
-        return max(there[address], key=_reach)
-    for start, tensors in there.items():
-        for tensor in sorted(tensors, key=_reach, reverse=True):
-            item = tensor.element_size()
-            if start < address < start + _reach(tensor) and not (address - start) % item:
-                skipped = (address - start) // item
-                rest = _reach(tensor) // item - skipped
-                return tensor.detach().as_strided((rest,), (1,), tensor.storage_offset() + skipped)
+    one; None where none gave such, or its memory is there no longer."""
+    near = [(start, one) for start, found in _asked.items() if start <= address for one in found]
+    near = [(start, one) for start, one in near if address == start or address < start + one.reach]
+    near.sort(key=lambda pair: (pair[0] != address, -pair[1].reach))
+    for look in (_Asked.living, _Asked.made_again):
+        for start, one in near:
+            skipped, within = divmod(address - start, one.dtype.itemsize)
+            if within or (tensor := look(one)) is None:
+                continue
+            if not skipped:
+                return tensor
+            rest = one.reach // one.dtype.itemsize - skipped
+            return tensor.detach().as_strided((rest,), (1,), tensor.storage_offset() + skipped)
     return None
+
+
+def tell_address(tensor: torch.Tensor) -> int:
+    """The address of a tensor, known from now on as one that other code has."""
+    address, memory = _BASE.data_ptr(tensor), weakref.ref(tensor.untyped_storage())
+    told = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    _asked.setdefault(address, []).append(_Asked(weakref.ref(tensor), memory, _reach(tensor), *told))
+    return address
 
 
 def _reach(tensor: torch.Tensor) -> int:
@@ -60,10 +92,7 @@ def _reach(tensor: torch.Tensor) -> int:
 
 
 def _data_ptr(self: torch.Tensor) -> int:
-    address = _BASE.data_ptr(self)
-    if outside() and not on_host(self):
-        _asked.setdefault(address, []).append(weakref.ref(self))
-    return address
+    return tell_address(self) if outside() and not on_host(self) else _BASE.data_ptr(self)
 
 
 def on_host(tensor: torch.Tensor) -> bool:

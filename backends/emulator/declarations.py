@@ -79,6 +79,7 @@ class Kernel(NamedTuple):
     line: int
     cluster: str  # what __cluster_dims__ says
     given: tuple[str, ...]  # the names of a template's parameters
+    extern_c: bool  # of C linkage
 
 
 class Launch(NamedTuple):
@@ -132,6 +133,7 @@ class Text:
         self.code += [Token("sign", ";", len(text), len(text))] * 3  # what follows a token is there to be looked at
         self._ends = self._brackets()
         self._begins = {end: begin for begin, end in self._ends.items()}
+        self._of_c: set[tuple[str, tuple[str, ...]]] = set()  # names and types of the kernels declared extern "C"
         self.declarations = list(self._scope(0, self._size, ()))
 
     def place(self, offset: int) -> tuple[str, int]:
@@ -166,7 +168,7 @@ class Text:
             at = self._ends.get(at, at) + 1
         return at - 1
 
-    def _scope(self, at: int, end: int, scopes: tuple[str, ...]) -> Iterator[Declaration]:
+    def _scope(self, at: int, end: int, scopes: tuple[str, ...], of_c: bool = False) -> Iterator[Declaration]:
         code = self.code
         while at < end:
             text = code[at].text
@@ -177,7 +179,7 @@ class Text:
                 at = self._ends[at] + 1
                 continue
             if code[at + 1].kind == "text" and code[at + 2].text == "{":  # extern "C"
-                yield from self._scope(at + 3, self._ends[at + 2], scopes)
+                yield from self._scope(at + 3, self._ends[at + 2], scopes, code[at + 1].text == '"C"')
                 at = self._ends[at + 2]
                 continue
             head = at + (text == "inline")
@@ -191,18 +193,18 @@ class Text:
                 if code[last].text == "{":
                     if text == "inline":
                         names = [f"inline {name}" for name in names]
-                    yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])))
+                    yield from self._scope(last + 1, self._ends[last], (*scopes, *(names or [""])), of_c)
                     at = self._ends[last]
                     continue
                 last = next(i for i in self._top(last, len(code)) if code[i].text == ";")
                 yield Declaration(at, last, frozenset(names), "using", True, scopes)
                 at = last
                 continue
-            declaration = self._declaration(at, scopes)
+            declaration = self._declaration(at, scopes, of_c)
             yield declaration
             at = declaration.last + 1
 
-    def _declaration(self, at: int, scopes: tuple[str, ...]) -> Declaration:
+    def _declaration(self, at: int, scopes: tuple[str, ...], of_c: bool = False) -> Declaration:
         code = self.code
         first = at
         while code[at].text == "template" and code[at + 1].text == "<":
@@ -257,7 +259,10 @@ class Text:
             while code[name_at - 1].text == "::" and code[name_at - 2].kind == "word":
                 name_at -= 2
                 names.add(code[name_at].text)
-            kernel = self._kernel(name, head, first, scopes) if "__global__" in words and body else None
+            if code[first + 1].kind == "text":
+                of_c = code[first + 1].text == '"C"'
+            kernel = self._kernel(name, head, first, scopes, of_c) if "__global__" in words else None
+            kernel = kernel if body else None  # without one it says of what linkage that is which follows
             device = bool(words & {"constexpr", "consteval", *_FUNCTIONS})
             return Declaration(first, at, frozenset(names), "function", device, scopes, kernel)
         device = bool(words & {"constexpr", *_DEVICE})
@@ -308,7 +313,7 @@ class Text:
         known = not _NAMESPACES.isdisjoint(words[:1])
         return Declaration(first, last, frozenset(words[-1:]), "type" if known else "using", True, scopes)
 
-    def _kernel(self, name: str, parameters: int, first: int, scopes: tuple[str, ...]) -> Kernel:
+    def _kernel(self, name: str, parameters: int, first: int, scopes: tuple[str, ...], of_c: bool) -> Kernel:
         names, types = [], []
         for start, end in self.split(parameters + 1, self._ends[parameters]):
             stop = next((i for i in self._top(start, end) if self.code[i].text == "="), end)
@@ -322,7 +327,10 @@ class Text:
         dims = [i for i in range(first, parameters) if self.code[i].text == "__cluster_dims__"]
         cluster = " ".join(t.text for t in self.code[dims[0] + 2 : self._ends[dims[0] + 1]]) if dims else ""
         given, template = self._template_parameters(first), self.code[first].text == "template"
-        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster, given)
+        if of_c and not template:
+            self._of_c.add((whole, tuple(types)))
+        extern_c = not template and (whole, tuple(types)) in self._of_c
+        return Kernel(whole, template, tuple(names), tuple(types), scopes, file, line, cluster, given, extern_c)
 
     def _template_parameters(self, first: int) -> tuple[str, ...]:
         """Their names, of a declaration that begins at `first`; "" for one without."""

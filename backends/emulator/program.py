@@ -148,6 +148,7 @@ class Program:
         """The kernel that `kernel` names, an instance of a template, or a plain kernel of that name or signature."""
         bare, instance = _bare(kernel), "<" in kernel
         named = [k for k in self.kernels if bare in (k.name, k.name.split("::")[-1])]
+        named.sort(key=lambda k: k.name != bare)
         if "(" in kernel and not instance:
             whole = re.sub(r"\s+", "", kernel)
             named = [k for k in named if not k.template and f"::{_signature(k)}".endswith(f"::{whole}")]
@@ -166,9 +167,9 @@ class Program:
             scopes = kernel.scopes
             named = [scope for scope in scopes if scope]
             text += declarations.opened(named) + (
-                f'extern "C" TS_PLAIN void ts_entry_{number}(void** a) {{ touchstone::call({entry}, a); }} '
-                f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* p, int n) '
-                f"{{ return touchstone::describe({entry}, p, n); }}{_structures(made, kernel, number, entry)}"
+                f'extern "C" TS_PLAIN void ts_entry_{number}(void** ts_a) {{ touchstone::call({entry}, ts_a); }} '
+                f'extern "C" TS_PLAIN int ts_parameters_{number}(touchstone::Parameter* ts_p, int ts_n) '
+                f"{{ return touchstone::describe({entry}, ts_p, ts_n); }}{_structures(made, kernel, number, entry)}"
                 f"{_cluster(kernel, number)}"
                 f"{' }' * len(named)}\n"
             )
@@ -226,6 +227,10 @@ class Program:
 
     def _names(self, kernel: str) -> tuple[str, ...]:
         return self._found(kernel).parameters
+
+    def takes(self, kernel: str) -> int:
+        """How many arguments a kernel has."""
+        return len(parameters(*self._entry(kernel)))
 
     def launch(
         self,
@@ -310,9 +315,9 @@ def _cluster(kernel: Kernel, number: int) -> str:
     if not kernel.cluster or (kernel.template and re.search(r"[A-Za-z_]", kernel.cluster)):
         return ""
     return (
-        f' extern "C" TS_PLAIN void ts_cluster_{number}(uint32_t* out) '
-        f"{{ const uint32_t dims[3] = {{{kernel.cluster}}}; "
-        "for (int i = 0; i < 3; ++i) out[i] = dims[i] ? dims[i] : 1; }"
+        f' extern "C" TS_PLAIN void ts_cluster_{number}(uint32_t* ts_out) '
+        f"{{ const uint32_t ts_dims[3] = {{{kernel.cluster}}}; "
+        "for (int ts_i = 0; ts_i < 3; ++ts_i) ts_out[ts_i] = ts_dims[ts_i] ? ts_dims[ts_i] : 1; }"
     )
 
 
@@ -344,12 +349,14 @@ def _structures(made: Unit, kernel: Kernel, number: int, entry: str) -> str:
         if word is None or "*" in kind:
             continue
         told = " ".join(
-            f'touchstone::field<S>(out, n, "{name}", [](auto* s) -> decltype(&s->{name}) {{ return &s->{name}; }});'
+            f'touchstone::field<ts_S>(ts_out, ts_n, "{name}", '
+            f"[](auto* ts_s) -> decltype(&ts_s->{name}) {{ return &ts_s->{name}; }});"
             for name in made.structures[word][:64]
         )
         out += (
-            f' extern "C" TS_PLAIN int ts_fields_{number}_{position}(touchstone::Field* out) {{ using S = '
-            f"std::remove_pointer_t<decltype(touchstone::taken<{position}>({entry}))>; int n = 0; {told} return n; }}"
+            f' extern "C" TS_PLAIN int ts_fields_{number}_{position}(touchstone::Field* ts_out) {{ using ts_S = '
+            f"std::remove_pointer_t<decltype(touchstone::taken<{position}>({entry}))>; int ts_n = 0; {told} "
+            "return ts_n; }"
         )
     return out
 

@@ -74,6 +74,22 @@ def test_an_address_that_was_asked_for_is_known_while_its_tensor_is_there(gpu):
     assert cuda_face.tensor_at(start) is None
 
 
+def test_an_address_is_known_while_its_memory_is_there(gpu):
+    """As that of a view which was made to ask for it, the tensor being none of those whose address is known."""
+    x = torch.arange(12, device="cuda")
+    start = x.view(3, 4)[1:, :3].data_ptr()
+    found, inside = cuda_face.tensor_at(start), cuda_face.tensor_at(start + 16)
+    assert found.tolist() == [[4, 5, 6], [8, 9, 10]] and inside.tolist() == [6, 7, 8, 9, 10]
+    assert found.storage_offset() == 4 and cuda_face.tensor_at(start + 56) is None
+    whole = x.data_ptr()
+    assert cuda_face.tensor_at(start).tolist() == [4, 5, 6, 7, 8, 9, 10, 11]  # rather of what is there
+    del x, found, inside
+    assert cuda_face.tensor_at(start) is cuda_face.tensor_at(whole) is None
+    y = torch.zeros(3, device="cuda")
+    first = y[:1]
+    assert cuda_face.tell_address(first) == cuda_face.tell_address(y) and cuda_face.tensor_at(y.data_ptr()) is y
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -1,5 +1,6 @@
 """Kernels of a user's file that launches them by CuPy, on the CPU: `cupy.RawKernel` and `cupy.RawModule`."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,24 +86,22 @@ def module(**options):
 
 
 def test_a_template_and_what_options_define(gpu):
-    import numpy as np
-
     kernel = module(name_expressions=("scaled<float>", "scaled<double>")).get_function("scaled<float>")
     x = torch.ones(40, device="cuda")
-    kernel((2,), (32,), (x, np.float32(3), 40))
+    kernel((2,), (32,), (x.data_ptr(), np.float32(3), 40))
     assert x.tolist() == [6.0] * 40
     kernel((1,), (32,), (x.data_ptr() + 4 * 30, np.float32(0.5), np.int32(10)))  # into the middle
     assert x.tolist() == [6.0] * 40
     with pytest.raises(emulator.OutOfBounds):
         kernel((1,), (32,), (x.data_ptr() + 4 * 30, np.float32(0.5), np.int32(11)))
     with pytest.raises(TypeError, match=r"expected 4 bytes, got 2"):
-        kernel((1,), (32,), (x, np.float16(3), 40))
+        kernel((1,), (32,), (x.data_ptr(), np.float16(3), 40))
     with pytest.raises(TypeError, match="argument 2: Unsupported type <class 'str'>"):
-        kernel((1,), (32,), (x, "3", 40))
+        kernel((1,), (32,), (x.data_ptr(), "3", 40))
     with pytest.raises(ValueError, match="shared_mem: 65536 bytes, of which CUDA gives 49152"):
-        kernel((1,), (32,), (x, np.float32(3), 40), shared_mem=65536)
+        kernel((1,), (32,), (x.data_ptr(), np.float32(3), 40), shared_mem=65536)
     kernel.max_dynamic_shared_size_bytes = 65536
-    kernel((1,), (32,), (x, np.float32(0), 40), shared_mem=65536)
+    kernel((1,), (32,), (x.data_ptr(), np.float32(0), 40), shared_mem=65536)
     assert not x[:32].any() and x[32:].all()
 
 
@@ -112,7 +111,7 @@ def test_a_kernel_tells_its_source_and_options_without_a_gpu(gpu):
     for each in (one, module(), module().get_function("filled")):
         assert (each.code, each.options, each.backend, each.file_path) == (SCALE, options, "nvrtc", None)
     x = torch.zeros(20, device="cuda")
-    cupy.RawKernel(one.code, "filled", one.options)((1,), (32,), (x, 20))
+    cupy.RawKernel(one.code, "filled", one.options)((1,), (32,), (x.data_ptr(), 20))
     assert x.eq(7).all()
 
 
@@ -129,6 +128,182 @@ def test_arrays_are_tensors_to_a_kernel_and_nothing_else_here(gpu):
         module().get_function("filled").num_regs  # noqa: B018
     with pytest.raises(NotRun, match=r"module.cubin: compiled for a GPU"):
         cupy.RawModule(path="module.cubin").get_function("filled")((1,), (1,), ())
+
+
+MARKED = """
+extern "C" __global__ void mark(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] += 10 * gridDim.y + blockDim.y; }
+extern "C" __global__ void put(double* x, double value) { *x = value; }
+extern "C" __global__ void low(unsigned long long* x, unsigned long long value) { *x = value; }
+"""
+
+
+@pytest.fixture
+def mark(gpu):
+    return cupy.RawKernel(MARKED, "mark")
+
+
+def marked(kernel, pass_it, grid=(1,), block=(4,), more=()):
+    """What a launch makes of four zeros."""
+    x = torch.zeros(4, device="cuda")
+    kernel(grid, block, (pass_it(x), 4, *more))
+    return x.tolist()
+
+
+POINTERS = {  # to the beginning of a tensor
+    "an address": lambda x: x.data_ptr(),
+    "of a view": lambda x: x.detach().view(2, 2).data_ptr(),
+    "uint64": lambda x: np.uint64(x.data_ptr()),
+    "intp": lambda x: np.intp(x.data_ptr()),
+    "an array of one": lambda x: np.array([x.data_ptr()]),
+    "a CuPy array": lambda x: cupy.asarray(x),
+    "by DLPack": lambda x: cupy.from_dlpack(x),
+    "its memory": lambda x: cupy.asarray(x).data,
+    "its address": lambda x: cupy.asarray(x).data.ptr,
+}
+
+
+@pytest.mark.parametrize("kind", POINTERS)
+def test_what_is_a_pointer(mark, kind):
+    assert marked(mark, POINTERS[kind]) == [11] * 4
+
+
+@pytest.mark.parametrize("into", [lambda x: cupy.asarray(x).data.ptr + 8, lambda x: cupy.asarray(x).data + 4 + 4])
+def test_a_pointer_into_an_array_ends_where_the_array_does(mark, into):
+    x = torch.zeros(4, device="cuda")
+    mark((1,), (4,), (into(x), 2))
+    assert x.tolist() == [0, 0, 11, 11]
+    with pytest.raises(emulator.OutOfBounds, match="past the end"):
+        mark((1,), (4,), (into(x), 3))
+
+
+@pytest.mark.parametrize("make", [torch.nn.Parameter, torch.Tensor.cpu, torch.Tensor.detach])
+def test_a_tensor_is_no_argument(mark, make):
+    says = r"^argument 1: Unsupported type <class 'torch\..*'>: pass x.data_ptr\(\) or cupy.asarray\(x\)$"
+    with pytest.raises(TypeError, match=says):
+        marked(mark, make)
+
+
+def test_an_array_of_numpy_is_a_number_of_one_and_nothing_else(gpu):
+    x, put = torch.zeros(1, device="cuda", dtype=torch.float64), cupy.RawKernel(MARKED, "put")
+    for value in (np.array(2.5), np.array([[2.5]]), np.float64(2.5), 2.5):
+        put((1,), (1,), (x.zero_().data_ptr(), value))
+        assert x.item() == 2.5
+    with pytest.raises(TypeError, match=r"argument 2: Unsupported type <class 'numpy.ndarray'> of shape \(8,\)"):
+        put((1,), (1,), (x.data_ptr(), np.zeros(8)))
+
+
+def test_an_int_of_64_bits_is_unsigned_where_it_has_to_be(gpu):
+    x = torch.zeros(1, device="cuda", dtype=torch.int64)
+    cupy.RawKernel(MARKED, "low")((1,), (1,), (x.data_ptr(), 2**64 - 3))
+    assert x.item() == -3
+
+
+def test_a_tensor_that_requires_grad_is_no_array(mark):
+    x = torch.zeros(4, device="cuda", requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"cupy.asarray of a tensor that requires grad: pass its detach\(\)"):
+        cupy.asarray(x)
+    with pytest.raises(BufferError, match=r"cupy.from_dlpack of a tensor that requires grad: pass its detach\(\)"):
+        cupy.from_dlpack(x)
+    mark((1,), (4,), (cupy.asarray(x.detach()).data.ptr, 4))
+    assert x.tolist() == [11] * 4
+
+
+SIZES = {  # a grid, a block: how often 10 and 1 are added to each of four numbers
+    "none of x": ((0,), (0,), [11, 0, 0, 0]),
+    "fewer": ((-3, -1), (4, 0), [11] * 4),
+    "a half": ((0.5,), (4, 2.5), [22] * 4),
+    "of NumPy": ((np.int64(1), np.float32(1)), (np.int32(4),), [11] * 4),
+    "a fourth, that is not looked at": ((1, 1, 1, 9), (4, 1, 1, "x"), [11] * 4),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_grid_and_block_have_at_least_one_along_each_axis(gpu, name):
+    grid, block, result = SIZES[name]
+    code = MARKED.replace("x[threadIdx.x] +=", "if (!threadIdx.y) x[threadIdx.x] += blockDim.y == 2 ? 22 :")
+    assert marked(cupy.RawKernel(code, "mark"), torch.Tensor.data_ptr, grid, block) == result
+
+
+REFUSED = {
+    "a list": ([1], (4,), TypeError, r"Argument 'grid' has incorrect type \(expected tuple, got list\)"),
+    "a number": ((1,), 4, TypeError, r"Argument 'block' has incorrect type \(expected tuple, got int\)"),
+    "a shape": (torch.Size([1]), (4,), TypeError, r"'grid' has incorrect type \(expected tuple, got Size\)"),
+    "nothing": ((), (4,), IndexError, "out of range"),
+    "a fraction of x": ((1.5,), (4,), TypeError, "'float' object cannot be interpreted as an integer"),
+    "too many": ((1,), (1025,), ValueError, "block: at most 1024 threads"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_grid_or_block(mark, name):
+    grid, block, error, says = REFUSED[name]
+    with pytest.raises(error, match=says):
+        marked(mark, torch.Tensor.data_ptr, grid, block)
+
+
+def test_arguments_that_a_kernel_does_not_have_are_left_out(mark):
+    assert marked(mark, torch.Tensor.data_ptr, more=(5, None, 2.5)) == [11] * 4
+    with pytest.raises(TypeError, match="argument 3: Unsupported type <class 'str'>"):
+        marked(mark, torch.Tensor.data_ptr, more=("5",))
+    with pytest.raises(TypeError, match="mark: expected 2 arguments, got 1"):
+        mark((1,), (4,), (None,))
+    with pytest.raises(TypeError, match=r"object of type 'int' has no len\(\)"):
+        mark((1,), (4,), 5)
+    with pytest.raises(TypeError, match="has no len"):
+        mark((1,), (4,), iter((None, 0)))
+
+
+def test_a_stream_is_one_of_cupy(mark):
+    for stream in (None, cupy.cuda.Stream.null, cupy.cuda.Stream(), cupy.cuda.ExternalStream(0),
+                   cupy.cuda.Stream.from_external(torch.cuda.current_stream())):  # fmt: skip
+        mark((1,), (4,), (None, 0), stream=stream)
+    with pytest.raises(AttributeError, match="'ptr'"):
+        mark((1,), (4,), (None, 0), stream=torch.cuda.current_stream())
+
+
+def test_options_are_a_tuple_and_the_code_of_a_module_is_named(gpu):
+    for make in (
+        lambda options: cupy.RawKernel(MARKED, "mark", options),
+        lambda o: cupy.RawModule(code=MARKED, options=o),
+    ):
+        with pytest.raises(TypeError, match=r"Argument 'options' has incorrect type \(expected tuple, got list\)"):
+            make(["-std=c++17"])
+    with pytest.raises(TypeError, match="positional"):
+        cupy.RawModule(MARKED)
+
+
+NAMED = """
+__global__ void plain(float* x) { *x = 1; }
+namespace a { extern "C" __global__ void within(float* x) { *x = 2; } __global__ void outer(float* x) { *x = 3; } }
+extern "C" { __global__ void outer(float* x) { *x = 4; } }
+extern "C" __global__ void after(float* x);
+__global__ void after(float* x) { *x = 5; }
+template <int N> __global__ void t(float* x) { *x = N; }
+"""
+NONE = r"no kernel '{}' of C linkage in cupy.cu: declare it extern \"C\", or name it in RawModule's name_expressions"
+
+
+def asked_by_name(name, expressions=None):
+    x = torch.zeros(1, device="cuda")
+    cupy.RawModule(code=NAMED, name_expressions=expressions).get_function(name)((1,), (1,), (x.data_ptr(),))
+    return x.item()
+
+
+def test_a_kernel_of_c_linkage_is_found_by_its_name(gpu):
+    assert [asked_by_name(name) for name in ("within", "outer", "after")] == [2, 4, 5]
+    assert asked_by_name("outer", ["plain"]) == 4
+
+
+def test_another_kernel_is_found_by_a_name_expression_alone(gpu):
+    for name, value in {"plain": 1, "&plain": 1, "a::outer": 3, "t<7>": 7}.items():
+        assert asked_by_name(name, iter([name])) == value
+        with pytest.raises(RuntimeError, match=f"^{NONE.format(name)}; of C linkage: within, outer, after$"):
+            asked_by_name(name, ["t<8>"])
+    with pytest.raises(RuntimeError, match=NONE.format("absent")):
+        asked_by_name("absent")
+    with pytest.raises(RuntimeError, match=f"{NONE.format('f')}; of C linkage: none"):
+        cupy.RawKernel("__global__ void f() {}", "f")((1,), (1,), ())
+    assert cupy.RawModule(code=NAMED, name_expressions=["plain"]).name_expressions == ("plain",)
 
 
 def test_the_address_of_a_tensor_that_is_gone_is_not_that_of_another(gpu):

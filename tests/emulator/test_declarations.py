@@ -162,6 +162,23 @@ k(const float* __restrict__ x, int n = f(1, 2), Pair<int, 3> pair, T rows[3], un
     assert [d.kernel for d in Text("__global__ void k(int); __device__ void f() {}").declarations] == [None, None]
 
 
+def test_a_kernel_is_of_c_linkage_where_its_words_or_an_earlier_declaration_or_a_block_say_so():
+    text = """
+extern "C" __global__ void own(int) {}  __global__ void none(int) {}
+extern "C" { __global__ void in_block() {} namespace a { __global__ void deeper() {} } void host() {}
+extern "C++" { __global__ void other_block() {} } extern "C++" __global__ void other() {} }
+__global__ void behind() {}
+extern "C" __global__ void before(float*, int n); __global__ void after(int);
+__global__ void before(float* x, int) {} __global__ void before(float* x) {} extern "C" __global__ void after(int) {}
+template <class T> __global__ void of_template() {}
+"""
+    read = Text(text)
+    assert [d.kernel.name for d in read.declarations if d.kernel and d.kernel.extern_c] == [
+        *("own", "in_block", "a::deeper", "before", "after")
+    ]
+    assert sum(d.kernel is not None for d in read.declarations) == 11
+
+
 def test_a_kernel_has_the_parameters_of_its_template():
     def given(parameters):
         return kernel(f"template <{parameters}> __global__ void k() {{}}").given

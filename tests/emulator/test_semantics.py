@@ -329,6 +329,8 @@ def test_instances_of_a_template(templates):
 NAMES = r"""
 namespace a { __global__ void k(int* y) { *y = 1; } }
 namespace b { __global__ void k(int* y) { *y = 2; } __global__ void k(int* y, const float* x) { *y = 3; } }
+namespace b { __global__ void v(int* y) { *y = 12; } }
+__global__ void v(int* y) { *y = 13; }
 __device__ int held = 7, other;
 template <class T, int N> __global__ void t(T* y) { *y = N + held + other; }
 template <int N> __global__ void u(int* y) { *y = N; }
@@ -344,17 +346,38 @@ def test_kernels_are_found_by_their_names_namespaces_and_parameters():
         *(("a::k", (), 1), ("b::k", (), 2), ("k", (), 1), ("a::k(int*)", (), 1), ("k(int *)", (), 1)),
         *(("b::k(int*)", (), 2), ("b::k(int*, const float*)", (None,), 3), ("k(int*,const float*)", (None,), 3)),
         *(("t<int, 4>", (), 11), ("u<6>", (), 6), ("w", (), 8), ("w<9>", (), 9)),
+        *(("v", (), 13), ("v(int*)", (), 13), ("b::v", (), 12)),
     ]:
         made.launch(name, 1, 1, (y, *rest))
         assert y[0] == value, name
     for name, said in {
-        "b::k(float*)": "names.cu has no kernel 'b::k(float*)'; it has a::k, b::k, b::k, t<...>, u<...>, w<...>, w",
+        "b::k(float*)": "names.cu has no kernel 'b::k(float*)'; it has a::k, b::k, b::k, b::v, v, t<...>, u",
         "c": "names.cu has no kernel 'c'; it has",
         "t": "names.cu: t is a template: name an instance, as t<float, 5> or t<int, 4>",
         "u": "names.cu: u is a template: name an instance, as u<...>",
     }.items():
         with pytest.raises(KeyError, match=re.escape(said)):
             made.launch(name, 1, 1, (y,))
+
+
+SHORT = r"""
+#define n 8
+#define S 4
+struct Pair { float first; int second; };
+constexpr int dims = 2;
+extern "C" __global__ void p(float* y, Pair pair) { *y = pair.first + pair.second + n + S; }
+#undef n
+extern "C" __global__ void n(float* y, Pair pair) { *y = pair.second; }
+extern "C" __global__ void a(float* y, Pair pair) { *y = pair.first; }
+extern "C" __global__ void __cluster_dims__(dims, 1, 1) out(float* y, Pair pair) { y[blockIdx.x] = pair.first + S; }
+"""
+
+
+@pytest.mark.parametrize(("name", "result"), [("p", [15.5, 0]), ("n", [3, 0]), ("a", [0.5, 0]), ("out", [4.5, 4.5])])
+def test_a_file_may_have_any_names(name, result):
+    made, y = emulator.compile(SHORT, "short.cu"), torch.zeros(2)
+    made.launch(name, 2 if name == "out" else 1, 1, (y, {"first": 0.5, "second": 3}))
+    assert y.tolist() == result and made.takes(name) == 2
 
 
 def test_variables_are_those_of_the_kernel_that_was_launched_last():

@@ -1,11 +1,12 @@
 """CuPy's kernels of a user's file on the CPU: `cupy.RawKernel` and `cupy.RawModule` whose launches the emulator runs.
 
-A launch gets what CuPy's would: tensors and the addresses that `Tensor.data_ptr` gave as pointers, whatever their type;
+A launch takes and refuses what CuPy's does: its arrays and the addresses of tensors as pointers, whatever their type;
 numbers as their bytes, a Python int as eight and a float as a double.
 """
 
 import contextlib
 import functools
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,8 +47,11 @@ def lacks_gpu(error: BaseException) -> bool:
 class _RawModule:
     """`cupy.RawModule`."""
 
-    def __init__(self, code: str | None = None, **options: Any) -> None:
-        self._code, self._options = code, options
+    def __init__(self, *, code: str | None = None, **options: Any) -> None:
+        _tuple("options", options.get("options", ()))
+        given = options.get("name_expressions")
+        self.name_expressions = given if given is None else tuple(given)
+        self._code, self._options = code, {**options, "name_expressions": self.name_expressions}
         # as CuPy's has them
         self.code, self.file_path = code, options.get("path")
         self.options, self.backend = tuple(options.get("options", ())), options.get("backend", "nvrtc")
@@ -76,6 +80,16 @@ class _RawModule:
             self._programs[arch] = emulator.compile(self._code, "cupy.cu", defines, folders, arch)
         return self._programs[arch]
 
+    def linked(self, program: emulator.Program, name: str) -> str:
+        """The kernel of `program` that CuPy finds by `name`: one of C linkage, or a name expression."""
+        if name in (self.name_expressions or ()):
+            return name.removeprefix("&")
+        known = [kernel.name.split("::")[-1] for kernel in program.kernels if kernel.extern_c]
+        if name in known:
+            return name
+        said = f'no kernel {name!r} of C linkage in {program.name}: declare it extern "C", or name it in'
+        raise RuntimeError(f"{said} RawModule's name_expressions; of C linkage: {', '.join(known) or 'none'}")
+
     @property
     def real(self) -> Any:
         """CuPy's own, for calls with tensors on a GPU."""
@@ -96,11 +110,11 @@ class _RawModule:
 class _RawKernel:
     """`cupy.RawKernel`."""
 
-    def __init__(self, code: str | None, name: str, options: Sequence[str] = (), *given: Any, **rest: Any) -> None:
+    def __init__(self, code: str | None, name: str, options: tuple[str, ...] = (), *given: Any, **rest: Any) -> None:
         names = ("backend", "translate_cucomplex")
         module = rest.pop("module", None)
         settings = {"options": options, **dict(zip(names, given, strict=False)), **rest}
-        self._module = _RawModule(code, **settings) if module is None else module
+        self._module = _RawModule(code=code, **settings) if module is None else module
         self._cooperative = bool(settings.get("enable_cooperative_groups"))
         self.name, self.max_dynamic_shared_size_bytes = name, _WITHOUT_ASKING
         self.code, self.file_path = self._module.code, self._module.file_path
@@ -111,7 +125,13 @@ class _RawKernel:
         self._module.compile(log_stream)
 
     def __call__(
-        self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0, stream: Any = None
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        stream: Any = None,
     ) -> None:
         if (gpu := cuda_face.answers()) is None:
             self._real()(grid, block, args, shared_mem=shared_mem, stream=stream)
@@ -122,10 +142,14 @@ class _RawKernel:
                 "max_dynamic_shared_size_bytes says more"
             )
         cuda_face.note("cupy.RawKernel")
-        passed = [_passed(number, value) for number, value in enumerate(args, 1)]
-        self._module.program(gpu.arch).launch(
-            self.name, tuple(grid), tuple(block), passed, shared=shared_mem, cooperative=self._cooperative
-        )
+        program = self._module.program(gpu.arch)
+        kernel = self._module.linked(program, self.name)
+        blocks, threads = _dimensions("grid", grid), _dimensions("block", block)
+        if stream is not None:
+            int(stream.ptr)  # which a stream of torch does not have
+        passed = [_passed(number + 1, value) for number, value in zip(range(len(args)), args, strict=True)]
+        passed = passed[: program.takes(kernel)]
+        program.launch(kernel, blocks, threads, passed, shared=shared_mem, cooperative=self._cooperative)
 
     def _real(self) -> Any:
         kernel = self._module.real.get_function(self.name)
@@ -144,8 +168,12 @@ class _RawKernel:
 class _Pointer:
     """`cupy.ndarray.data`."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.ptr, self._tensor = tensor.data_ptr(), tensor
+    def __init__(self, tensor: torch.Tensor, offset: int = 0) -> None:
+        self.ptr, self._tensor = cuda_face.tell_address(tensor) + offset, tensor
+        self._offset = offset
+
+    def __add__(self, offset: int) -> "_Pointer":
+        return _Pointer(self._tensor, self._offset + offset)
 
 
 class _Array:
@@ -183,6 +211,9 @@ def _array(real: Any) -> Any:
             return real(value, *args, **options)
         if cuda_face.on_host(value):
             raise NotRun(f"cupy.{real.__name__} of what lies on the host needs a GPU")
+        if value.requires_grad:
+            error = BufferError if real.__name__ == "from_dlpack" else RuntimeError
+            raise error(f"cupy.{real.__name__} of a tensor that requires grad: pass its detach()")
         return _Array(value)
 
     return taken
@@ -217,26 +248,50 @@ def _anywhere(name: str) -> Any:
         def synchronize(self) -> None:
             pass
 
+        @classmethod
+        def from_external(cls, stream: Any) -> "Here":
+            return cls() if cuda_face.answers() is not None else real.from_external(stream)
+
+        def wait_event(self, event: Any) -> None:
+            pass
+
     return Here
 
 
-def _passed(number: int, value: Any) -> emulator.Address | emulator.Bytes:
+def _tuple(name: str, value: Any) -> None:
+    """TypeError for what CuPy, compiled by Cython, takes for none, subclasses too."""
+    if type(value) is not tuple:
+        raise TypeError(f"Argument {name!r} has incorrect type (expected tuple, got {type(value).__name__})")
+
+
+def _dimensions(name: str, sizes: Any) -> tuple[int, int, int]:
+    """A grid or a block as CuPy launches it: at least one along each axis, x a number that is whole by its type."""
+    _tuple(name, sizes)
+    x, y, z = (max(1, (*sizes, 1, 1)[axis]) for axis in range(3))
+    return operator.index(x), int(y), int(z)
+
+
+def _passed(number: int, given: Any) -> emulator.Address | emulator.Bytes:
     """An argument as CuPy gives it to a kernel."""
-    if isinstance(value, _Array):
-        value = value.tensor
-    if isinstance(value, torch.Tensor):
-        if cuda_face.on_host(value):
-            raise TypeError(f"argument {number}: Unsupported type {type(value)}: it lies on the host")
-        return emulator.Address(value)
+    if isinstance(given, _Array):
+        return emulator.Address(given.tensor)
+    value, told = given.ptr if isinstance(given, _Pointer) else given, ""
+    if isinstance(given, torch.Tensor):
+        told = ": pass x.data_ptr() or cupy.asarray(x)"
+    elif isinstance(given, np.ndarray) and given.size == 1:
+        value = given.reshape(())[()]
+    elif isinstance(given, np.ndarray):
+        told = f" of shape {given.shape}: one of size one is passed by value; a pointer is an address or a CuPy array"
     if value is None:
         return emulator.Bytes(bytes(8))
-    if type(value) is int and (tensor := cuda_face.tensor_at(value)) is not None:
+    address = int(value) if type(value) is int or (isinstance(value, np.integer) and value.itemsize == 8) else None
+    if address is not None and (tensor := cuda_face.tensor_at(address)) is not None:
         return emulator.Address(tensor)
     if type(value) in _NUMBERS:
-        value = _NUMBERS[type(value)](value)
+        value = (np.uint64 if address is not None and address >= 1 << 63 else _NUMBERS[type(value)])(value)
     if isinstance(value, np.generic):
         return emulator.Bytes(value.tobytes())
-    raise TypeError(f"argument {number}: Unsupported type {type(value)}")
+    raise TypeError(f"argument {number}: Unsupported type {type(given)}{told}")
 
 
 def _compiler_options(options: Sequence[str]) -> tuple[dict[str, str], list[str]]:
