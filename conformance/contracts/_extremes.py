@@ -11,6 +11,8 @@ from touchstone.conformance.spec.budget import Expected
 from touchstone.conformance.spec.contract import Case, Draw, Property
 from touchstone.conformance.spec.layouts import BROADCASTS
 
+EXTREMES = ("max", "min")
+
 
 def expectation(fn: multilinear.Function, output: str, terms: multilinear.Terms) -> Callable[..., dict[str, Expected]]:
     """The `expect` of a contract: a budget for sums, the bits of one of the elements for extremes."""
@@ -39,6 +41,15 @@ def above_zero(draw: Draw) -> dict[str, torch.Tensor | None]:
     """All above zero: a minimum that starts at 0, or pads with it, is 0. The minimum is the last, along any axis."""
     x = draw.uniform(draw.shape("x"), 0.5, 1.5)
     x[..., -1] = x[-1] = 0.25
+    return {"x": x}
+
+
+def negative_zero(draw: Draw) -> dict[str, torch.Tensor | None]:
+    """One -0.0 among numbers below zero, halfway along any axis: the maximum, but the least where bits are compared as
+    integers, as atomics do."""
+    x = -draw.uniform(draw.shape("x"), 0.5, 1.5)
+    x[..., x.shape[-1] // 2] = -0.0
+    x[len(x) // 2] = -0.0
     return {"x": x}
 
 

@@ -41,6 +41,10 @@ contract = multilinear.multilinear(
         **{f"special_{f}_of_parts": Also({"n": 20011}, extremes.late_nan, {"function": f}) for f in ("max", "min")},
         "maximum_below_zero": Also({"n": 1025}, "below_zero", {"function": "max"}),
         "maximum_of_many_blocks": Also({"n": 2**20 + 5}, "below_zero", {"function": "max"}),
+        **{
+            f"{f}imum_with_negative_zero": Also({"n": 1025}, extremes.negative_zero, {"function": f})
+            for f in extremes.EXTREMES
+        },
         "minimum_above_zero": Also({"n": 1025}, extremes.above_zero, {"function": "min"}),
     },
     large=[{"n": 2**25}, {"n": 2**28}],

@@ -98,6 +98,10 @@ contract = multilinear.multilinear(
             for function, rows, axis in (("max", 3, -1), ("min", 4005, 0))
         },
         "maximum_below_zero": Also({"rows": 3, "cols": 1025}, "below_zero", {"function": "max"}),
+        **{
+            f"{f}imum_with_negative_zero": Also({"rows": 3, "cols": 1025}, extremes.negative_zero, {"function": f})
+            for f in extremes.EXTREMES
+        },
         "minimum_above_zero": Also({"rows": 3, "cols": 1025}, extremes.above_zero, {"function": "min"}),
         "maximum_of_columns": Also({"rows": 1031, "cols": 5}, "below_zero", {"axis": 0, "function": "max"}),
         **powers_of_two(lambda n: {"rows": 3, "cols": n}),

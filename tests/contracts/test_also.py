@@ -1053,6 +1053,11 @@ WRONG = [
     ("gemv", "special_behind", read_on),
     *((op, "whole_tiles", rounded_in_whole_tiles(*first)) for op, first in WHOLE.items()),
     *((op, "minimum_above_zero", padded_with_0) for op in ("reduce", "reduce_rows")),
+    *(
+        (op, f"{function}imum_with_negative_zero", changed(x=lambda x: x.masked_fill(x == 0, -torch.inf)))
+        for op in ("reduce", "reduce_rows")
+        for function in ("max", "min")
+    ),
     ("reduce_rows", "special_sum", changed(x=lambda x: x.nan_to_num(posinf=torch.nan))),
     *((op, "one_row_more", correction_along_columns) for op in BACKWARD),
     ("matmul", "special_infinities", mutant("matmul", "parts_of_infinity")),
