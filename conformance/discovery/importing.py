@@ -88,7 +88,8 @@ def interprets(backend: str, fn: Callable[..., Any]) -> bool:
     if not part.is_file() or "\ndef refused(" not in part.read_text():
         return False
     if isinstance(fn, FileFunction):
-        return re.search(rf"\b{backend}\b", fn.path.read_text(errors="replace")) is not None
+        text = fn.path.read_text(errors="replace")
+        return re.search(rf"^\s*(?:import|from)\s+{backend}\b", text, re.MULTILINE) is not None
     module = registry.backend(backend)
     return module.reaches(fn) or module.reimport(fn, "cpu")
 

@@ -144,7 +144,7 @@ def test_who_has_such_a_trial(tmp_path):
     assert len(trials(subject(tmp_path, {}))) == len(trials(subject(tmp_path, {}), "default")) == 1
     assert not trials(subject(tmp_path, {}, untrusted=True)) and not trials(subject(tmp_path, {}, own=True))
     assert not trials(replace(subject(tmp_path, {}), device="cuda"))
-    (tmp_path / "mine.py").write_text("def softmax(x):\n    return x.softmax(1)\n")
+    (tmp_path / "mine.py").write_text('"""After a kernel in triton."""\ndef softmax(x):\n    return x.softmax(1)\n')
     assert not trials(Subject("softmax", FileFunction(tmp_path / "mine.py", "softmax"), "softmax", "user@cpu", "cpu"))
 
 
