@@ -36,11 +36,14 @@ def test_every_tensor_among_the_arguments_is_found():
 
 def test_a_grid_has_one_to_three_axes_and_a_size_that_a_gpu_takes():
     for grid, sizes in (((3,), (3, 1, 1)), ([3, 4], (3, 4, 1)), ((2**31 - 1, 65535, 65535), (2**31 - 1, 65535, 65535)),
-                        ((torch.tensor(5), 1.0), (5, 1, 1)), ((0, 2), (0, 2, 1))):  # fmt: skip
+                        ((torch.tensor(5), np.int32(1)), (5, 1, 1)), ((0, 2), (0, 2, 1))):  # fmt: skip
         assert launch._grid(kernel, grid) == sizes
     for grid, said in (((), "1 to 3 axes, not 0"), ((1,) * 4, "not 4"), ((2**31,), "larger than a GPU's limit"),
                        ((1, 65536), "larger than"), ((1, 1, 65536), r"grid \(1, 1, 65536\) is larger")):  # fmt: skip
         with pytest.raises(KernelError, match=f"^kernel: .*{said}"):
+            launch._grid(kernel, grid)
+    for grid in ((2.0,), (1, torch.tensor(2.0))):
+        with pytest.raises(TypeError, match=r"^kernel: grid \(.*integer"):
             launch._grid(kernel, grid)
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import operator
 import os
 import sys
 import time
@@ -203,7 +204,10 @@ def _tensors(value) -> Iterator[torch.Tensor]:
 
 
 def _grid(kernel, grid) -> tuple[int, int, int]:
-    sizes = tuple(int(size) for size in grid)
+    try:
+        sizes = tuple(operator.index(size) for size in grid)
+    except TypeError as error:  # n / BLOCK
+        raise TypeError(f"{kernel.__name__}: grid {grid}: {error}") from None
     if not 1 <= len(sizes) <= 3:
         raise KernelError(f"{kernel.__name__}: a grid has 1 to 3 axes, not {len(sizes)}")
     sizes += (1,) * (3 - len(sizes))
