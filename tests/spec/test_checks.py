@@ -5,7 +5,7 @@ from touchstone.conformance.spec.checks import Check, Requirement
 
 def test_the_texts_of_checks_stay():
     assert " ".join(Check) == (
-        "returns shape dtype device strides alias values raised inputs state bounds library honest work "
+        "returns shape dtype device strides alias values raised compiles inputs state bounds library honest work "
         "invalid graph repeat held property: under portability crash hang memory context canary"
     )
 
