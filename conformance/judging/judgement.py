@@ -10,7 +10,7 @@ from typing import Any
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.executor import PLAIN, Executor, InProcess, Manner, Observed, Placed
 from touchstone.conformance.judging.special import Special
-from touchstone.conformance.judging.trials import CaseTrial, Kind, ManyCalls, Trial
+from touchstone.conformance.judging.trials import CaseTrial, Compiled, Kind, ManyCalls, Trial
 from touchstone.conformance.spec.checks import Requirement
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.returned import quoted
@@ -62,14 +62,20 @@ class Outcome:
     displaced: bool = False  # it raised because its kernels were set up for another device before
     requirements: list[str] = field(default_factory=list)  # what the trial was to show (`Requirement`)
     held: list[str] = field(default_factory=list)  # and what of it, and besides, it showed to hold
-    single: bool = False  # of one of the contract's single cases, or of sizes that no plan has, which may be declined
+    single: bool = False  # of one that may be declined: a single case of the contract, sizes of no plan, a compiler
     again: dict[str, str] | None = None  # the case, where it is one in place of a declined one, as in_words has it
     elements: dict[str, list[int]] = field(default_factory=dict)  # output -> those compared, and those judged
 
     @classmethod
     def of(cls, trial: Trial) -> "Outcome":
         """That of a trial in which nothing is found yet."""
-        single = trial.single if isinstance(trial, CaseTrial) else isinstance(trial, ManyCalls) and trial.in_turn
+        match trial:
+            case CaseTrial():
+                single = trial.single
+            case ManyCalls():
+                single = trial.in_turn
+            case _:
+                single = isinstance(trial, Compiled)
         return cls(trial.id, trial.kind, trial.case.dtype, PASSED, single=single)
 
     @property

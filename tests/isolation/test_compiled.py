@@ -131,6 +131,7 @@ def test_what_compiles_passes(tmp_path, name):
 def test_what_cannot_be_told_is_declined_with_its_reason(tmp_path, changes, reason):
     outcome = judged(tmp_path, changes)
     assert outcome.status == DECLINED and reason in outcome.reason and not outcome.findings
+    assert outcome.single  # and does not count against coverage
 
 
 def test_a_function_that_no_file_has_at_its_top_level_is_not_compiled(tmp_path):
