@@ -133,6 +133,9 @@ class Compiling(Protocol):
 
     # Optional, of a backend that interprets kernels on the CPU: what its compiler says of a user's.
 
+    def answering(self, arch: str) -> AbstractContextManager[Any]:
+        """Within: what a user's file asks the language's runtime about a GPU is answered as that one would."""
+
     def spread(self, launches: Sequence[Any]) -> Sequence[Any]:
         """Of recorded launches those that stand for the others."""
 

@@ -87,7 +87,7 @@ def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch
     calls: Sequence[tuple[tuple, dict[str, Any]]] = cloudpickle.loads(packed)
     launches, raised = list[Any](), None
     refused: dict[str, None] = {}
-    with launching.answering(arch, Counter()):
+    with launching.answering(arch, Counter()), module.answering(arch):
         fn = importing.load(*place)
         for args, named in calls:
             beat()

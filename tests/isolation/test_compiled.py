@@ -72,6 +72,7 @@ REFUSED = {
     "an option that is none": ({"BLOCK=triton": "warps=4, BLOCK=triton"}, r"a launch \(mine.py:24\).*warps"),
 }
 CONFIGS = '@triton.autotune([triton.Config({"UNIT": 1}), triton.Config({"UNIT": 3})], key=["cols"])\n@triton.jit'
+ASSERTS = "@triton.jit\ndef one(n: tl.constexpr):\n    tl.static_assert(n == 1)\n\n\n"
 TAKEN = {
     "as it is": {},
     "a launcher that looks at what it got": {"    return y\n": "    assert y.sum() == len(x)\n    return y\n"},
@@ -79,6 +80,15 @@ TAKEN = {
         "@triton.jit": CONFIGS,
         "BLOCK: tl.constexpr": "BLOCK: tl.constexpr, UNIT: tl.constexpr",
         "    row = tl": "    tl.static_assert(UNIT == 1)\n    row = tl",
+    },
+    "one that an assertion of a function leaves out": {
+        "@triton.jit": f"{ASSERTS}{CONFIGS}",
+        "BLOCK: tl.constexpr": "BLOCK: tl.constexpr, UNIT: tl.constexpr",
+        "    row = tl": "    one(UNIT)\n    row = tl",
+    },
+    "a file that asks the driver about the GPU": {
+        "LARGEST = 8192": "LARGEST = 8192\nDRIVER = triton.runtime.driver.active\nDRIVER.get_active_torch_device()",
+        "    if y.numel():": '    assert DRIVER.utils.get_device_properties(0)["warpSize"] == 32\n    if y.numel():',
     },
 }
 

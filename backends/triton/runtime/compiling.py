@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,13 +30,17 @@ from triton.runtime.jit import JITFunction
 
 from touchstone.backends import NotRun
 from touchstone.backends.devices import SHARED_LIMIT
+from touchstone.backends.gpus import GPUS
 from touchstone.backends.storage import files
 from touchstone.backends.triton.runtime import caching
+from touchstone.backends.triton.runtime import driver as answers
 from touchstone.backends.triton.runtime.tuning import assuming
 
 caching.install()
 
 ARCHITECTURES = ("sm_80", "sm_90")
+# what a launch raises for its arguments or options; anything else may be for want of a device
+OF_ARGUMENTS = (AssertionError, KeyError, OverflowError, TypeError, ValueError)
 SPREAD = 12  # launches of a user's kernel that stand for the others, at most
 
 
@@ -126,6 +130,17 @@ class _NoDevice:
 
     def get_current_stream(self, device: int) -> int:
         return 0
+
+    def __getattr__(self, name: str) -> Any:
+        if f"sm_{self.target.arch}" not in GPUS:
+            raise AttributeError(name)
+        return getattr(answers.of(GPUS[f"sm_{self.target.arch}"]), name)
+
+
+def answering(arch: str) -> AbstractContextManager[None]:
+    """Within: what a user's file asks of Triton's driver, while it is imported too, is answered as on a GPU of `arch`,
+    if that is known."""
+    return answers.answering(GPUS[arch]) if arch in GPUS else nullcontext()
 
 
 @contextmanager
@@ -217,10 +232,11 @@ def refused(launch: Launch, arch: str) -> str | None:
     with _standard_error():
         try:
             _front_end(source, _target(arch), launch.options)
-        except CompileTimeAssertionFailure:
-            return None  # of a configuration, that a launcher can leave out
         except CompilationError as error:
-            return f"{launch.kernel}{_place(launch, error)} for {arch}: {_innermost(error)}"
+            inner = _innermost(error)
+            if isinstance(inner, CompileTimeAssertionFailure):
+                return None  # of a configuration, that a launcher can leave out
+            return f"{launch.kernel}{_place(launch, error)} for {arch}: {_told(inner)}"
         except Exception:
             return None
     return None
@@ -228,6 +244,8 @@ def refused(launch: Launch, arch: str) -> str | None:
 
 def refused_launch(error: BaseException) -> str | None:
     """What Triton says of the arguments or options of a launch; None: it is not Triton that raised."""
+    if not isinstance(error, OF_ARGUMENTS):
+        return None
     inner, place = list[str](), ""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         module = str(frame.f_globals.get("__name__"))
@@ -250,18 +268,19 @@ def _place(launch: Launch, error: CompilationError) -> str:
     return f" ({Path(code.co_filename).name}:{launch.function.starting_line_number + before + line - 1})"
 
 
-def _innermost(error: CompilationError) -> str:
+def _innermost(error: CompilationError) -> CompilationError:
+    """The error in the function that a kernel calls, where there is one."""
+    while isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    return error
+
+
+def _told(error: CompilationError) -> str:
     """What is wrong, in the compiler's words, and the source line that it is about."""
-    inner: BaseException = error
-    while isinstance(inner.__cause__, CompilationError):
-        inner = inner.__cause__
-    said = getattr(inner, "error_message", None) or str(inner.__cause__ or inner)
-    if inner.__cause__ is not None and str(inner.__cause__) not in said:
-        said = f"{inner.__cause__}" if not said else f"{said}"
-    line = getattr(getattr(inner, "node", None), "lineno", None)
-    source = (getattr(inner, "src", None) or "").splitlines()
+    said = error.error_message or str(error.__cause__ or error)
+    line, source = getattr(error.node, "lineno", None), (error.src or "").splitlines()
     quoted = f", in `{source[line - 1].strip()}`" if line is not None and line <= len(source) else ""
-    return f"{type(inner).__name__}: {' '.join(said.split())}{quoted}"
+    return f"{type(error).__name__}: {' '.join(said.split())}{quoted}"
 
 
 def cubin_resources(cubin: bytes) -> dict[str, int]:

@@ -81,7 +81,7 @@ def _refuse(attribute: str, what: str) -> NoReturn:
     raise NotRun(f"the launcher needs triton.runtime.{what}, which takes a GPU")
 
 
-_driver = functools.cache(Driver)
+of = functools.cache(Driver)
 
 
 class CublasLt:
@@ -113,7 +113,7 @@ def _nvsmi(gpu: Gpu) -> Callable[..., list[int]]:
 def answering(gpu: Gpu) -> Iterator[None]:
     """Within: `triton.runtime.driver.active`, and what else of Triton asks a GPU, answers as on `gpu`."""
     before = driver._active
-    driver.set_active(_driver(gpu))
+    driver.set_active(of(gpu))
     try:
         with contextlib.ExitStack() as others:
             others.enter_context(mock.patch.object(testing, "nvsmi", _nvsmi(gpu)))
