@@ -89,7 +89,7 @@ def interprets(backend: str, fn: Callable[..., Any]) -> bool:
         return False
     if isinstance(fn, FileFunction):
         text = fn.path.read_text(errors="replace")
-        return re.search(rf"^\s*(?:import|from)\s+{backend}\b", text, re.MULTILINE) is not None
+        return re.search(rf"^\s*(?:import|from)\b.*\b{backend}\b", text, re.MULTILINE) is not None
     module = registry.backend(backend)
     return module.reaches(fn) or module.reimport(fn, "cpu")
 

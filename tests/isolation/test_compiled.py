@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from touchstone.conformance.cli import main
-from touchstone.conformance.discovery.importing import FileFunction
+from touchstone.conformance.discovery.importing import FileFunction, interprets
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import compiled
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
@@ -155,6 +155,9 @@ def test_who_has_such_a_trial(tmp_path):
     assert len(trials(subject(tmp_path, {}))) == len(trials(subject(tmp_path, {}), "default")) == 1
     assert not trials(subject(tmp_path, {}, untrusted=True)) and not trials(subject(tmp_path, {}, own=True))
     assert not trials(replace(subject(tmp_path, {}), device="cuda"))
+    for line in ("import torch, triton", "from triton.runtime import driver", "    import triton as t"):
+        (tmp_path / "mine.py").write_text(f"def softmax(x):\n    pass\n\n\nif 1:\n    pass\n{line}\n")
+        assert interprets("triton", FileFunction(tmp_path / "mine.py", "softmax"))
     (tmp_path / "mine.py").write_text('"""After a kernel in triton."""\ndef softmax(x):\n    return x.softmax(1)\n')
     assert not trials(Subject("softmax", FileFunction(tmp_path / "mine.py", "softmax"), "softmax", "user@cpu", "cpu"))
 
