@@ -82,6 +82,10 @@ class OptionalParts(Protocol):
     def reaches(self, fn: Callable[..., Any]) -> bool:
         """Whether a user's function reaches a kernel that this process runs on the CPU."""
 
+    def interprets(self, fn: Callable[..., Any]) -> bool:
+        """Whether a user's function reaches kernels that are interpreted on the CPU: of those the part `compiling` says
+        what the compiler refuses."""
+
     def expect(self, device: str) -> None:
         """Set this process up for `device` should a user's function import the language later."""
 
@@ -131,7 +135,7 @@ class Compiling(Protocol):
     def compile_one(self, launch: Any, arch: str, to_machine_code: bool = True) -> Mapping[str, Any]:
         """`registers`, `spills` and `shared`, or `error`; and `seconds`."""
 
-    # Optional, of a backend that interprets kernels on the CPU: what its compiler says of a user's.
+    # Of a backend that interprets kernels on the CPU: what its compiler says of a user's.
 
     def answering(self, arch: str) -> AbstractContextManager[Any]:
         """Within: what a user's file asks the language's runtime about a GPU is answered as that one would."""
@@ -140,7 +144,8 @@ class Compiling(Protocol):
         """Of recorded launches those that stand for the others."""
 
     def refused(self, launch: Any, arch: str) -> str | None:
-        """Why the language refuses the kernel of a recorded launch, or None; in what the user wrote, with its line."""
+        """Why the language refuses the kernel of a recorded launch, or None; in what the user wrote, with its line.
+        Raises what keeps it from being told."""
 
     def refused_launch(self, error: BaseException) -> str | None:
         """What a launch said that was not recorded, if `error` comes from the language; None: from the launcher."""

@@ -114,6 +114,11 @@ def reaches(fn: Callable[..., Any]) -> bool:
     return any(isinstance(found, InterpretedFunction) or _is_gluon(found) for found in _reached(fn))
 
 
+def interprets(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` reaches a Triton kernel, that this process interprets or another one has to."""
+    return reaches(fn) or reimport(fn, "cpu")
+
+
 def displaced(error: BaseException, device: str) -> bool:
     """Whether a call on the CPU raised `error` in Triton, which this process has imported to compile."""
     if device != "cpu" or _mode() != "compile":

@@ -12,13 +12,12 @@ hold; a variant that has to says so: `@variant(spills=2048)`, and `@variant(dtyp
 others.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.processes import Death
-from touchstone.conformance.isolation.spawn import spawn
+from touchstone.conformance.isolation.spawn import spawn_to_compile
 from touchstone.conformance.reporting.console import Table
 
 END_SECONDS = 60.0  # for a process that is asked nothing further, to put away what its compilers left
@@ -50,10 +49,8 @@ class Compiler:
     """A process that compiles the kernels of one backend, op by op. Close it, or use it in a `with` statement."""
 
     def __init__(self, backend: str):
-        unset = registry.backend(backend).CPU_VARIABLES
-        environment = {name: value for name, value in os.environ.items() if name not in unset}
         self._backend = backend
-        self._child = spawn("touchstone.conformance.compiling.server", environment)
+        self._child = spawn_to_compile("touchstone.conformance.compiling.server", backend)
 
     def check(
         self,

@@ -81,17 +81,16 @@ def stop_if_importing() -> None:
         raise ImportReachedCheck
 
 
-def interprets(backend: str, fn: Callable[..., Any]) -> bool:
-    """Whether a user's function reaches kernels of a backend that are interpreted on the CPU, and of which its part
-    `compiling` says what the compiler refuses. Of a file that is not imported here its text tells."""
-    part = registry.ROOT / "backends" / backend / "runtime" / "compiling.py"
-    if not part.is_file() or "\ndef refused(" not in part.read_text():
+def interpreted_by(backend: str, fn: Callable[..., Any]) -> bool:
+    """Whether a user's function reaches kernels that a backend interprets on the CPU (`interprets` of its protocol). Of
+    a file that is not imported here its text tells."""
+    interprets = getattr(registry.backend(backend), "interprets", None)
+    if interprets is None:
         return False
     if isinstance(fn, FileFunction):
         text = fn.path.read_text(errors="replace")
         return re.search(rf"^\s*(?:import|from)\b.*\b{backend}\b", text, re.MULTILINE) is not None
-    module = registry.backend(backend)
-    return module.reaches(fn) or module.reimport(fn, "cpu")
+    return interprets(fn)
 
 
 def describe(fn: Callable[..., Any]) -> str:

@@ -79,8 +79,10 @@ def minimise(
     )
     least = Minimal(SubjectWithContract(**fields), trial, finding)
     match trial:
-        case InvalidCall() | Compiled():
+        case InvalidCall():
             pass
+        case Compiled():
+            raise ValueError(f"--minimise: {trial.id} says what does not compile: there is nothing to make smaller")
         case Int64Index():
             search.tell(f"minimise: {trial.id} is left as it is: it takes an output of more than 2^31 elements")
         case CaseTrial() | PropertyTrial() | ManyCalls() | OnStream() | AsGraph():

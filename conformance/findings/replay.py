@@ -10,7 +10,7 @@ from touchstone.conformance.findings import minimise as shrinking
 from touchstone.conformance.findings.rerun import DEADLY, Output, explain, observable, observe, rerun
 from touchstone.conformance.judging import diagnosis, heatmap
 from touchstone.conformance.judging.judgement import FAILED, Finding
-from touchstone.conformance.judging.trials import Compiled, Kind, Trial
+from touchstone.conformance.judging.trials import Kind, Trial
 from touchstone.conformance.spec.checks import Check
 
 
@@ -73,8 +73,6 @@ def replay(
             result["picture"] = {"file": picture_to, "output": picture(subject, trial, seen, picture_to)}
     elif picture_to:
         raise ValueError(f"--picture: {trial.id} gave no output that can be compared, so there is nothing to draw")
-    if minimise and isinstance(trial, Compiled):
-        raise ValueError(f"--minimise: {trial.id} says what does not compile: there is nothing to make smaller")
     if minimise and same:
         least = shrinking.minimise(subject, trial, same[0], seconds=seconds)
         result["case"], result["tried"] = least.trial.case.id, least.tried

@@ -383,7 +383,7 @@ def spelled(trial: Trial) -> dict[str, Any]:
         case OnStream() | AsGraph() | Int64Index():
             return about
         case Compiled():
-            return {**about, "backend": trial.backend}
+            raise ValueError(f"{trial.id} has no script")
         case _:
             assert_never(trial)
 
@@ -419,6 +419,6 @@ def trial_of(about: Mapping[str, Any], contract: Contract) -> Trial:
         case Kind.INT64_INDEX:
             return Int64Index(case)
         case Kind.COMPILED:
-            return Compiled(case, (case,), about["backend"])
+            raise ValueError(f"{kind}: such a trial has no script")
         case _:
             assert_never(kind)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -20,14 +20,22 @@ from touchstone.conformance.discovery import importing, launching, registry
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import processes
 from touchstone.conformance.isolation.processes import Death
-from touchstone.conformance.isolation.spawn import spawn
+from touchstone.conformance.isolation.spawn import spawn_to_compile
 from touchstone.conformance.isolation.travel import file_and_name
 from touchstone.conformance.judging import requirements
 from touchstone.conformance.judging.judgement import Judgement, Outcome
 from touchstone.conformance.judging.trials import Compiled
 from touchstone.conformance.spec.checks import Check
+from touchstone.conformance.spec.contract import Case, Contract
 
 SECONDS = 120.0  # for the process to start, or to go on to the next call
+
+Arguments = tuple[tuple, dict[str, Any]]  # by position, and by name
+
+
+class _Answer(NamedTuple):
+    refused: list[str]
+    untold: str  # why it cannot be told of some launch, or there is none; "": it was, of each
 
 
 def outcome(subject: Subject, trial: Compiled) -> Outcome:
@@ -44,34 +52,31 @@ def outcome(subject: Subject, trial: Compiled) -> Outcome:
 
 
 def _ask(j: Judgement, trial: Compiled, place: tuple[str, str]) -> None:
-    calls = [_arguments(j, case) for case in trial.cases]
+    calls = [_arguments(j.contract, case) for case in trial.cases]
     arch = DEFAULT if j.subject.arch == launching.NONE else j.subject.arch
-    request = (trial.backend, place, arch, cloudpickle.dumps(calls))
-    variables = registry.backend(trial.backend).CPU_VARIABLES
-    environment = {name: value for name, value in os.environ.items() if name not in variables}
-    child = spawn(__name__, environment)
+    child = spawn_to_compile(__name__, trial.backend)
     try:
-        found = child.ask(request, SECONDS)
+        found = child.ask((trial.backend, place, arch, cloudpickle.dumps(calls)), SECONDS)
     except Exception as error:
-        j.decline(f"not compiled: {type(error).__name__}: {error}")
+        j.decline(f"not compiled: {_said(error)}")
         return
     finally:
         child.close()
     if isinstance(found, Death):
         j.decline(f"not compiled: {found.message}")
-    elif not found["launches"]:
-        j.decline(f"not compiled: {found['raised'] or 'the calls launch nothing'}")
+        return
+    for number, text in enumerate(found.refused):
+        j.find(Check.COMPILES, text, detail=str(number or ""))
+    if found.untold and j.passes:
+        j.decline(f"not compiled: {found.untold}")
     else:
         j.reached("compiler")
-    for number, text in enumerate([] if isinstance(found, Death) else found["refused"]):
-        j.find(Check.COMPILES, text, detail=str(number or ""))
 
 
-def _arguments(j: Judgement, case: Any) -> tuple[tuple, dict[str, Any]]:
-    """Of the call on a case as the function has it."""
-    taken: list[tuple[tuple, dict[str, Any]]] = []
-    defaults = j.contract.build(case).arguments
-    j.contract.call(lambda *args, **named: taken.append((args, named)), defaults)
+def _arguments(contract: Contract, case: Case) -> Arguments:
+    """Those of the call on a case."""
+    taken: list[Arguments] = []
+    contract.call(lambda *args, **named: taken.append((args, named)), contract.build(case).arguments)
     return taken[0]
 
 
@@ -82,11 +87,10 @@ def main(connection: Connection) -> None:
     processes.serve(connection, lambda request: _answer(lambda: processes.alive(connection), *request))
 
 
-def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch: str, packed: bytes) -> dict[str, Any]:
+def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch: str, packed: bytes) -> _Answer:
     module: ModuleType = registry.backend_part(backend, "compiling")
-    calls: Sequence[tuple[tuple, dict[str, Any]]] = cloudpickle.loads(packed)
-    launches, raised = list[Any](), None
-    refused: dict[str, None] = {}
+    calls: Sequence[Arguments] = cloudpickle.loads(packed)
+    launches, refused, untold = list[Any](), list[str | None](), "the calls launch nothing"
     with launching.answering(arch, Counter()), module.answering(arch):
         fn = importing.load(*place)
         for args, named in calls:
@@ -95,10 +99,19 @@ def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch
                 try:
                     fn(*args, **named)
                 except Exception as error:
-                    raised = f"{type(error).__name__}: {error}"
-                    refused.update(dict.fromkeys(filter(None, [module.refused_launch(error)])))
+                    refused.append(module.refused_launch(error))
+                    untold = _said(error)
             launches += recorded
+        if launches:
+            untold = ""
         for launch in module.spread(launches):
             beat()
-            refused.update(dict.fromkeys(filter(None, [module.refused(launch, arch)])))
-    return {"launches": len(launches) + len(refused), "refused": list(refused), "raised": raised}
+            try:
+                refused.append(module.refused(launch, arch))
+            except Exception as error:
+                untold = f"{launch}: {_said(error)}"
+    return _Answer(list(dict.fromkeys(filter(None, refused))), untold)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

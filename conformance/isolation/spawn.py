@@ -33,6 +33,12 @@ def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
     return Child(popen.pid, here, trace, popen)
 
 
+def spawn_to_compile(module: str, backend: str) -> Child:
+    """As `spawn`, a process in which kernels of a backend are compiled."""
+    interpret = registry.backend(backend).CPU_VARIABLES
+    return spawn(module, {name: value for name, value in os.environ.items() if name not in interpret})
+
+
 def run() -> None:
     """In the fresh process: arguments are the module, the descriptors of connection and trace, the parent's id or 0."""
     module, *numbers = sys.argv[1:]

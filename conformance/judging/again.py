@@ -18,7 +18,15 @@ from typing import Any
 
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.judging.call import expected_of
-from touchstone.conformance.judging.trials import CaseTrial, ManyCalls, OnStream, PropertyTrial, Trial, in_turn
+from touchstone.conformance.judging.trials import (
+    CaseTrial,
+    Compiled,
+    ManyCalls,
+    OnStream,
+    PropertyTrial,
+    Trial,
+    in_turn,
+)
 from touchstone.conformance.spec.cases import variants
 from touchstone.conformance.spec.contract import Case, Contract
 from touchstone.conformance.spec.layouts import FAR_LAYOUTS
@@ -85,6 +93,8 @@ def on_case(contract: Contract, trial: Trial, case: Case, allowed: Callable[[Cas
         return replace(in_turn(contract, case, allowed), sized=True)
     if isinstance(trial, ManyCalls):
         return replace(trial, case=case, others=tuple(filter(allowed, variants(contract, case))), sized=True)
+    if isinstance(trial, Compiled):
+        return replace(trial, case=case, cases=(case,))
     return replace(trial, case=case, single=True) if isinstance(trial, CaseTrial) else replace(trial, case=case)
 
 
@@ -129,7 +139,9 @@ class _Drawing:
         for trial in cases:
             yield from self._try(trial, self._in_place_of(trial.case))
         for other in declined:
-            if isinstance(other, ManyCalls | OnStream) or (isinstance(other, PropertyTrial) and other.prop.anywhere):
+            if isinstance(other, ManyCalls | OnStream | Compiled) or (
+                isinstance(other, PropertyTrial) and other.prop.anywhere
+            ):
                 yield from self._other(other)
 
     def _try(self, trial: CaseTrial, cases: Iterable[Case]) -> Generator[Trial, bool, None]:
@@ -227,7 +239,7 @@ class _Drawing:
             kinds = {"size", "param", "dtype", "dtypes"}
         return far | {axis: value for axis, value in options.items() if axis[0] in kinds}
 
-    def _other(self, trial: ManyCalls | OnStream | PropertyTrial) -> Generator[Trial, bool, None]:
+    def _other(self, trial: ManyCalls | OnStream | Compiled | PropertyTrial) -> Generator[Trial, bool, None]:
         """The trial on the plainest case that was taken, a property in its dtype."""
         prop = trial.prop if isinstance(trial, PropertyTrial) else None
         values = next(iter(self.contract.values)) if prop is None else prop.values

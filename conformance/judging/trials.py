@@ -139,7 +139,7 @@ class Compiled:
     all other trials."""
 
     kind: ClassVar[Kind] = Kind.COMPILED
-    case: Case
+    case: Case  # the first of
     cases: tuple[Case, ...]
     backend: str
 
@@ -181,8 +181,8 @@ def trials_of(
     our variants.
 
     Our variants take general cases, and at level quick are judged on those alone. With `share`, the cases of that, and
-    the properties and the many calls in its dtypes. The many calls and the calls on a stream are made of what
-    `narrowing` leaves, where it leaves a case for them; all else it is `narrow` that leaves out.
+    the properties and the many calls in its dtypes. The many calls, the calls on a stream and what is compiled
+    are made of what `narrowing` leaves, where it leaves a case for them; all else it is `narrow` that leaves out.
     """
     contract = subject.contract
     made = plan(contract, level, seed)
@@ -224,9 +224,8 @@ def trials_of(
                 contract, contract.int64_index.dtype, next(iter(contract.values)), seed, contract.int64_index.size
             )
             found.append(Int64Index(beyond))
-    found += [
-        Compiled(first, tuple(_of_each_choice(contract, made.general)), backend) for backend in _compiled_by(subject)
-    ]
+    if chosen := _of_each_choice(contract, made.general, narrowing):
+        found += [Compiled(chosen[0], chosen, backend) for backend in _compiled_by(subject)]
     if subject.own:
         valid = plain_case(contract, contract.dtypes[0], next(iter(contract.values)), seed)
         found += [InvalidCall(valid, invalid) for invalid in contract.invalid]
@@ -237,15 +236,18 @@ def _compiled_by(subject: Subject) -> list[str]:
     """The backends that interpret kernels of a user's function here, and can say whether they compile."""
     if subject.own or subject.untrusted or subject.device != "cpu" or subject.arrays != "torch":
         return []
-    return [name for name in registry.backends() if importing.interprets(name, subject.fn)]
+    return [name for name in registry.backends() if importing.interpreted_by(name, subject.fn)]
 
 
-def _of_each_choice(contract: Contract, cases: Sequence[Case]) -> list[Case]:
-    """The case of least work of each dtype and choice of parameters, each of which may launch another kernel."""
+def _of_each_choice(contract: Contract, cases: Sequence[Case], narrowing: Narrowing) -> tuple[Case, ...]:
+    """The case of least work of each dtype and choice of parameters, each of which may launch another kernel; of those
+    that a narrowing leaves."""
     found: dict[Any, Case] = {}
     for case in sorted((case for case in cases if case.filled), key=contract.work):
-        found.setdefault((case.dtype, case.params, case.absent), case.plainly_laid(case.absent))
-    return list(found.values())[:COMPILED_CASES]
+        plain = case.plainly_laid(case.absent)
+        if not narrowing.leaves_out(plain):
+            found.setdefault((case.dtype, case.params, case.absent), plain)
+    return tuple(found.values())[:COMPILED_CASES]
 
 
 def _plainest(contract: Contract, dtype: str, seed: int, ceiling: float | None, narrowing: Narrowing) -> Case:
@@ -299,8 +301,6 @@ def narrow(trials: Sequence[Trial], narrowing: Narrowing) -> tuple[list[Trial], 
                 left_out[f"left out by {by}"] = left_out.get(f"left out by {by}", 0) + 1
                 continue
             kept.append(replace(trial, others=others, count=len(others) if trial.in_turn else trial.count))
-        elif isinstance(trial, Compiled):
-            kept.append(replace(trial, cases=tuple(case for case in trial.cases if not narrowing.leaves_out(case))))
         else:
             kept.append(trial)
     return kept, left_out

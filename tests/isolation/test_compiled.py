@@ -3,15 +3,16 @@
 import importlib.util
 import re
 from dataclasses import replace
+from textwrap import indent
 
 import pytest
 
 from touchstone.conformance.cli import main
-from touchstone.conformance.discovery.importing import FileFunction, interprets
+from touchstone.conformance.discovery.importing import FileFunction, interpreted_by
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import compiled
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
-from touchstone.conformance.judging.trials import Compiled, narrow, trials_of
+from touchstone.conformance.judging.trials import Compiled, trials_of
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.narrowing import Narrowing
 
@@ -102,8 +103,8 @@ def subject(folder, changes, **options):
     return Subject("softmax", FileFunction(folder / "mine.py", "softmax"), "softmax", "user@cpu", "cpu", **options)
 
 
-def trials(of, level="quick"):
-    return [trial for trial in trials_of(of, level)[0] if isinstance(trial, Compiled)]
+def trials(of, level="quick", **options):
+    return [trial for trial in trials_of(of, level, **options)[0] if isinstance(trial, Compiled)]
 
 
 def judged(folder, changes):
@@ -157,7 +158,7 @@ def test_who_has_such_a_trial(tmp_path):
     assert not trials(replace(subject(tmp_path, {}), device="cuda"))
     for line in ("import torch, triton", "from triton.runtime import driver", "    import triton as t"):
         (tmp_path / "mine.py").write_text(f"def softmax(x):\n    pass\n\n\nif 1:\n    pass\n{line}\n")
-        assert interprets("triton", FileFunction(tmp_path / "mine.py", "softmax"))
+        assert interpreted_by("triton", FileFunction(tmp_path / "mine.py", "softmax"))
     (tmp_path / "mine.py").write_text('"""After a kernel in triton."""\ndef softmax(x):\n    return x.softmax(1)\n')
     assert not trials(Subject("softmax", FileFunction(tmp_path / "mine.py", "softmax"), "softmax", "user@cpu", "cpu"))
 
@@ -165,20 +166,53 @@ def test_who_has_such_a_trial(tmp_path):
 def test_the_cases_are_one_of_each_dtype_that_a_narrowing_leaves(tmp_path):
     (trial,) = trials(subject(tmp_path, {}))
     assert {case.dtype for case in trial.cases} == {"float32", "float16", "bfloat16"} and len(trial.cases) == 3
-    ((left,), _) = narrow([trial], Narrowing(where=lambda case: case.dtype != "float16"))
-    assert {case.dtype for case in left.cases} == {"float32", "bfloat16"}
+    (left,) = trials(subject(tmp_path, {}), narrowing=Narrowing(where=lambda case: case.size["rows"] > 40))
+    assert {case.dtype for case in left.cases} >= {"float32", "bfloat16"}
+    assert all(case.size["rows"] > 40 for case in left.cases)
+    assert not trials(subject(tmp_path, {}), narrowing=Narrowing(where=lambda case: False))
 
 
 def test_a_check_fails_by_it_and_a_replay_says_it_again(tmp_path, monkeypatch, capsys):
     changes, _ = REFUSED["a global number"]
     subject(tmp_path, changes)
     monkeypatch.chdir(tmp_path)
-    assert (
-        main(["check", "softmax", "--kernel", "mine.py:softmax", "--device", "cpu", "--quick", "--require", "empty"])
-        == 1
-    )
+    check = ["check", "softmax", "--kernel", "mine.py:softmax", "--device", "cpu", "--quick"]
+    assert main([*check, "--require", "empty"]) == 1
     found = re.search(r"\[(\w+)\] compiles: row_softmax \(mine.py:14\)", capsys.readouterr().out)
     assert main(["replay", found[1]]) == 1
     assert "global variable LARGEST" in capsys.readouterr().out
     assert main(["replay", found[1], "--minimise"]) == 2
     assert "there is nothing to make smaller" in capsys.readouterr().err
+
+
+def test_what_declines_the_cases_of_least_work_is_compiled_on_one_that_it_takes(tmp_path, monkeypatch, capsys):
+    changes, _ = REFUSED["a global number"]
+    subject(tmp_path, {**changes, "    if x.shape[1] > LARGEST": "    if x.shape[1] % 64 or x.shape[1] > LARGEST"})
+    monkeypatch.chdir(tmp_path)
+    check = ["check", "softmax", "--kernel", "mine.py:softmax", "--device", "cpu", "--quick", "--dtypes", "float32"]
+    assert main(check) == 1
+    said = capsys.readouterr().out
+    assert "compiles: row_softmax (mine.py:14)" in said
+    assert main(["replay", re.search(r"\[(\w+)\] compiles", said)[1]]) == 1
+
+
+def test_a_launch_that_the_compiler_cannot_be_asked_about_is_no_launch_that_it_took(tmp_path, monkeypatch):
+    outside = {"import torch": "import torch\nfrom triton.compiler.compiler import ASTSource\nASTSource.make_ir = None"}
+    outcome = judged(tmp_path, outside)
+    assert outcome.status == DECLINED and re.search(r"not compiled: row_softmax\(x: .*TypeError", outcome.reason)
+
+
+def test_the_line_of_a_kernel_within_a_function_and_below_several_lines_of_decorators(tmp_path):
+    text = SOFTMAX.replace(EXP, "    col += LARGEST - 8192\n" + EXP)
+    head, launcher = text.split("\n\n\ndef softmax")
+    imports, kernel = head.split("@triton.jit\n")
+    within = (
+        f"def made():\n    @triton.heuristics(\n        {{}}\n    )\n{indent(f'@triton.jit{chr(10)}{kernel}', '    ')}"
+    )
+    (tmp_path / "mine.py").write_text(
+        f"{imports}{within}\n    return row_softmax\n\n\nrow_softmax = made()\n\n\ndef softmax{launcher}"
+    )
+    one = Subject("softmax", FileFunction(tmp_path / "mine.py", "softmax"), "softmax", "user@cpu", "cpu", arch="sm_90")
+    (finding,) = compiled.outcome(one, trials(one)[0]).findings
+    line = (tmp_path / "mine.py").read_text().splitlines().index("        col += LARGEST - 8192") + 1
+    assert f"row_softmax (mine.py:{line})" in finding.message

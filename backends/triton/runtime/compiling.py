@@ -227,7 +227,7 @@ def spread(launches: Sequence[Launch]) -> list[Launch]:
 
 def refused(launch: Launch, arch: str) -> str | None:
     """What the front end holds against a kernel, with the line of the source that it names; None: nothing. What else
-    goes wrong in it is not the kernel's."""
+    goes wrong in it is not the kernel's, and raised."""
     source = launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes)
     with _standard_error():
         try:
@@ -237,8 +237,6 @@ def refused(launch: Launch, arch: str) -> str | None:
             if isinstance(inner, CompileTimeAssertionFailure):
                 return None  # of a configuration, that a launcher can leave out
             return f"{launch.kernel}{_place(launch, error)} for {arch}: {_told(inner)}"
-        except Exception:
-            return None
     return None
 
 
@@ -263,8 +261,8 @@ def _place(launch: Launch, error: CompilationError) -> str:
     code, line = getattr(launch.function.fn, "__code__", None), getattr(error.node, "lineno", None)
     if code is None or line is None:
         return ""
-    whole = "".join(launch.function.raw_src)  # with the decorators, that the compiler's lines leave out
-    before = whole.partition("\ndef ")[0].count("\n") + 1 if "\ndef " in whole else 0
+    source = launch.function.raw_src  # with the decorators, which the compiler's lines leave out
+    before = next((n for n, text in enumerate(source) if re.match(r"\s*def\s", text)), 0)
     return f" ({Path(code.co_filename).name}:{launch.function.starting_line_number + before + line - 1})"
 
 
