@@ -51,21 +51,29 @@ def unit(
     key = compiler.digest(said, _own(), compiler.own_text(), *compiler.made_by())
     kept = f"{compiler.plain_name(Path(name).stem)}_{key}.json"
     data = store().load(kept)
-    if data is None:
-        made = _made(text, name, definitions, include, arch, roots, also)
-        store().keep(kept, json.dumps([*made[:7], sorted(made.words)], default=sorted).encode())
-        return made
-    body, headers, kernels, launches, missing, nearby, structures, words = json.loads(data)
-    return Unit(
-        body,
-        tuple(headers),
-        tuple(Kernel(*map(_frozen, k)) for k in kernels),
-        tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
-        tuple((m[0], m[1], m[2]) for m in missing),
-        tuple((n[0], n[1]) for n in nearby),
-        structures,
-        frozenset(words),
-    )
+    found = None if data is None else _read(data)
+    if found is None:
+        found = _made(text, name, definitions, include, arch, roots, also)
+        store().keep(kept, json.dumps([*found[:7], sorted(found.words)], default=sorted).encode())
+    return found
+
+
+def _read(data: bytes) -> Unit | None:
+    """What was kept; None where it is of another form, as a process keeps it whose files were changed meanwhile."""
+    try:
+        body, headers, kernels, launches, missing, nearby, structures, words = json.loads(data)
+        return Unit(
+            body,
+            tuple(headers),
+            tuple(Kernel(*map(_frozen, k)) for k in kernels),
+            tuple(Launch(la[0], la[1], frozenset(la[2]), *la[3:]) for la in launches),
+            tuple((m[0], m[1], m[2]) for m in missing),
+            tuple((n[0], n[1]) for n in nearby),
+            structures,
+            frozenset(words),
+        )
+    except (IndexError, TypeError, ValueError):
+        return None
 
 
 def _frozen(value: Any) -> Any:

@@ -57,6 +57,11 @@ class Part(NamedTuple):
         return value.narrow(self.axis, self.first, self.last + 1 - self.first)
 
 
+def _stands_for_nothing(answer: torch.Tensor) -> torch.Tensor:
+    """Where an answer is that of nothing: an empty sum, or the logarithm or maximum of none."""
+    return (answer == 0) | (answer == -math.inf) | answer.isnan()
+
+
 class Search:
     """A search for a change of an op's reference that explains what a kernel gives, of which one output is wrong where
     `bad` is, and refutes nothing of what it gives by `call` on other cases. There is nothing to say where there is no
@@ -77,7 +82,8 @@ class Search:
         run, self.work, self.possible = of_op(contract), contract.work(case), False
         if run is None or self.work > reading.WORK_LIMIT or not reading.tells(got[output], bad, call):
             return
-        if bool(torch.isnan(got[output]).all()):
+        meant = contract.expected(contract.build(case))[output]
+        if meant is not None and bool((got[output].cpu().isnan() | _stands_for_nothing(meant.answer)).all()):
             return  # what makes everything NaN is much the same
         self.run, self.others = run, reading.others(contract, case, bad)
         self.exact, self.plain = contract.build(case).exact, Run()
@@ -116,11 +122,14 @@ class Search:
                 continue  # the same numbers in other words
             if self.untold():
                 return None
-            if self.stands(alteration, where):
-                text = f"{alteration.text}{self.shown(where)}"
-                found[where][text] = theirs[self.output]
-                if self.spoils(alteration, self.passed_alike):
-                    spoils.add(text)
+            if not self.stands(alteration, where):
+                continue
+            text = f"{alteration.text}{self.shown(where)}"
+            if self.spoils(alteration, self.passed_alike):
+                if where is None and not self.is_constant(alteration):
+                    continue  # what is wrong in some cases alone has to be so in all that are wrong
+                spoils.add(text)
+            found[where][text] = theirs[self.output]
         explains = found[None] or found[part]
         said = self.said({text: theirs for text, theirs in explains.items() if text not in spoils})
         return said or ((said := self.said(explains)) and f"{said}, {NOT_ELSEWHERE}")

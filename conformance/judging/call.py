@@ -23,6 +23,7 @@ from touchstone.conformance.judging import (
     reading,
     slices,
     strided,
+    without,
 )
 from touchstone.conformance.judging import instruments as probe
 from touchstone.conformance.judging.executor import CANNOT, DECLINES, RAISES, Manner, Observed, Raised
@@ -362,9 +363,13 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
 
 
 def _slices(j: Judgement, case: Case, output: str) -> str | None:
-    """What the slices on which an output is wrong have in common, as further calls tell; for a few seconds of a
-    kernel."""
-    return _timed(j, slices, case, output, lambda inputs: causes.on_inputs(j, inputs), device=j.executor.device)
+    """What the slices on which an output is wrong have in common, or without which numbers it is right, as further
+    calls tell; for a few seconds of a kernel."""
+    found = (
+        _timed(j, looked, case, output, lambda inputs: causes.on_inputs(j, inputs), device=j.executor.device)
+        for looked in (slices, without)
+    )
+    return next(filter(None, found), None)
 
 
 def _edge(j: Judgement, case: Case, output: str) -> str | None:

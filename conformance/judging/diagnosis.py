@@ -78,6 +78,8 @@ VAGUE = re.compile(
 TELLS_WHERE = re.compile(r"\bas if |\bwrong where|\bright (?:where|with) ")
 ELSEWHERE = re.compile(rf"{ANOTHER}|the answer (?:moved|with|reversed) ")
 OF_ROWS = re.compile(r"each \w+ is ")
+PITCH_OF = "as if each "
+MOST_OF_ANOTHER = 0.75  # of the slices in which one output is wrong: errors that are summed may cancel
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NEAR_ONE = 0.01  # of 1: a factor that is given by what it is off
 ORDERED = 4  # different numbers that stand elsewhere, at least
@@ -193,6 +195,12 @@ def diagnose(
                     relation = to_another_base(got[name], right, case, verdict.bad)
                 if relation and OF_ROWS.match(relation) and not _is_so_plainly(contract, case, name, relation, call):
                     relation = None
+                if (
+                    relation
+                    and relation.startswith(PITCH_OF)
+                    and not _is_so_again(contract, case, name, relation, call)
+                ):
+                    relation = None
                 if relation and relation.startswith(ANOTHER) and _is_of_repeats(contract, case, name, call):
                     relation = None
                 if relation == LOG_OF_0 and name not in LOGARITHMS:
@@ -261,7 +269,10 @@ def diagnose(
                 found_out = (relation if statistics is None else None, dependence, *others)
                 relation = "; ".join(filter(None, found_out)) or None
             if not found and not stands and name not in causes and not (relation and TELLS_WHERE.search(relation)):
-                relation = "; ".join(filter(None, [relation, slices(name)])) or None
+                same = None
+                if relation is None and not where:
+                    same = _where_another_is(contract, case, name, {n: v.bad for n, v in failed.items()})
+                relation = "; ".join(filter(None, [relation, same or slices(name)])) or None
             said = "; ".join([*parts, relation] if relation else parts)
             lines.append(f"{name}: {_OVERHANG.sub('', said) if left_out.TOLD.search(said) else said}")
             if not bool(verdict.bad.all()):
@@ -300,6 +311,29 @@ def is_right_plainly(contract: Contract, case: Case, output: str, call: reading.
     return True
 
 
+def _where_another_is(
+    contract: Contract, case: Case, output: str, bad: Mapping[str, torch.Tensor | None]
+) -> str | None:
+    """Whether an output is wrong in the slices in which one of more axes is, and in no others, in words: a sum of it,
+    say, that carries its errors."""
+    mine, letters = bad[output], contract.output_axes(output, case).split()
+    for name, theirs in bad.items():
+        axes = contract.output_axes(name, case).split()
+        if mine is None or theirs is None or "..." in axes or not set(letters) < set(axes) or not letters:
+            continue
+        others = [at for at, axis in enumerate(axes) if axis not in letters]
+        along = [axis for axis in axes if axis in letters]
+        there = theirs.cpu().any(dim=others)
+        mine = mine.cpu()
+        if along != letters or bool(there.all()) or bool((mine & ~there).any()):
+            continue
+        if torch.equal(mine, there):
+            return f"wrong where {name} is, and nowhere else"
+        if int(mine.sum()) >= MOST_OF_ANOTHER * int(there.sum()):
+            return f"wrong in {int(mine.sum())} of the {int(there.sum())} places in which {name} is, and nowhere else"
+    return None
+
+
 def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, call: reading.Call) -> bool:
     """Whether rows that are wrong have the same relation to the answer with plain values too, where operands do not
     repeat theirs along an axis, as far as that is tried."""
@@ -311,6 +345,20 @@ def _is_so_plainly(contract: Contract, case: Case, output: str, relation: str, c
         axes = axis_names(contract.output_axes(output, plain), got.ndim)
         if _NUMBER.sub("", related(got, right, plain, bad, axes, False) or "") != _NUMBER.sub("", relation):
             return False
+    return True
+
+
+def _is_so_again(contract: Contract, case: Case, output: str, relation: str, call: reading.Call) -> bool:
+    """Whether an output has the same relation to its answer with other values, and with plain ones, where it is wrong
+    then too: among many distances one may fit by chance."""
+    for other in (reading.again(case), *reading.plainly(contract, case)):
+        given = reading.given_on(contract, other, output, call)
+        if given is None:
+            return False
+        if bool(given.bad.any()):
+            axes = axis_names(contract.output_axes(output, other), given.got.ndim)
+            if relation not in (related(given.got, given.right, other, given.bad, axes, False) or ""):
+                return False
     return True
 
 
@@ -459,8 +507,23 @@ def held_again(
     for other in dict.fromkeys(every):
         if (values := call(other)) is not None:
             _held(contract, other, found, values, only_wrong=other != reading.again(case))
+    _drop_spoiling(contract, _laid_plainly(contract, case), found, call)
     _drop_bounded(contract, case, found, call)
     return found
+
+
+def _laid_plainly(contract: Contract, case: Case) -> Case:
+    """The case with the same operands, contiguous."""
+    return replace(case.plainly_laid(case.absent), drawn_as=case.drawn_as or case.id)
+
+
+def _drop_spoiling(contract: Contract, case: Case, found: dict[str, list[Planted]], call: reading.Call) -> None:
+    """Drop the mutants of each output, `found`, that are wrong on a case on which it is right."""
+    given = {name: reading.given_on(contract, case, name, call) for name, mutants in found.items() if mutants}
+    for name, of in given.items():
+        if of is None or bool(of.bad.any()):
+            continue
+        found[name] = [m for m in found[name] if not _is_wrong(contract, m, case, {name: of.right})]
 
 
 def _drop_bounded(contract: Contract, case: Case, found: dict[str, list[Planted]], call: reading.Call) -> None:
@@ -1292,7 +1355,7 @@ def _apart_otherwise(value, answer, tolerance, bad, axes: Sequence[str]) -> tupl
             if int(telling.sum()) < SHIFTED or len(flat[telling].unique()) < ORDERED or not most(same[told]):
                 continue
             share = same[told].double().mean().item()
-            return share, f"as if each {axes[axis - 1]} were {pitch} elements from the next, not {length}"
+            return share, f"{PITCH_OF}{axes[axis - 1]} were {pitch} elements from the next, not {length}"
     return None
 
 

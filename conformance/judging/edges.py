@@ -52,18 +52,38 @@ def _edges(contract: Contract, plain: Case, output: str, call: reading.Call, end
             continue  # the values decide, too
         if right in numbers:
             continue  # what an index says, and no size
+        if _needs_a_multiple(right, first, wrong):
+            multiples, others = (" and ".join(map(str, some)) for some in _about(right))
+            yield f"right with {letter} {multiples}, wrong with {letter} {others}: it has to be a multiple of {right}"
+            continue
         again = [n for n in (BEYOND * right, 2 * BEYOND * right) if wrong(n) is False]
         also = f" and {' and '.join(map(str, again))}" if again else ""
         yield f"right with {letter} {right}{also}, wrong with {letter} {first}, all else being equal"
 
 
+def _about(tile: int) -> tuple[list[int], list[int]]:
+    """Multiples of a tile, and sizes beside them."""
+    return [tile, 2 * tile, 3 * tile], [tile + 1, 2 * tile - 1, 2 * tile + 1, 3 * tile - 1]
+
+
+def _needs_a_multiple(right: int, first: int, wrong: Callable[[int], bool | None]) -> bool:
+    """Whether all multiples of a tile are right, and all sizes beside them wrong, as far as that is tried."""
+    if first != right + 1 or right < LEAST or right & (right - 1):
+        return False
+    multiples, others = _about(right)
+    return all(wrong(n) is False for n in multiples) and all(wrong(n) is True for n in others)
+
+
 def _edge(size: int, wrong: Callable[[int], bool | None]) -> tuple[int, int] | None:
     """The neighbours between which what is right becomes wrong, below a size that is; None: none can be told."""
-    tried = [n for n in _doubled(size) if wrong(n) is False]
+    tried: list[int] = []
+    for n in _doubled(size):
+        if wrong(n) is False:
+            tried.append(n)
+            if wrong(n + 1):
+                return n, n + 1
     if not tried:
         return None
-    if tile := next((n for n in tried if wrong(n + 1)), None):
-        return tile, tile + 1
     high = size
     for _ in range(TRIES):
         edge = _bisected(max((n for n in tried if n < high), default=high), high, wrong)

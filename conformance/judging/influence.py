@@ -29,6 +29,7 @@ SAME = 1e-9  # of an answer, by which it may move where it does not depend on so
 TOLD = 4.0  # budgets, at least, by which it moves where it does
 FEW = 0.2  # of the wrong elements of a row, at least, whose answer does: what is dropped stays with half of all bits
 MOST = 0.5  # of the wrong elements of a row, at least, that move with what they must not depend on
+WHOLE = 0.9  # of a row, from which on it is called wrong
 FAR = 8.0  # of an error, what explains it moves the answer by this part at least
 ALONE = 256  # slices of an axis that are changed one by one, at most, where there is time for that
 NEAR = 8  # slices next to those that count, that are changed one by one, where not
@@ -143,8 +144,9 @@ class _Look:
                 said.append(f"{verb} with {', '.join(found)}, on which its answer {is_so}")
         if not said and not one and (found := list(itertools.islice(self._inside(), SHOWN))):
             said.append(f"does not change with {', '.join(found)}, on which its answer depends")
-        index = self.rows[0].index
-        return f"{self.output}{list(index) if index else ''} {', and '.join(said)}" if said else None
+        index, mask = self.rows[0].index, self.rows[0].mask
+        part = "" if mask[index].double().mean() >= WHOLE else ", where it is wrong,"
+        return f"{self.output}{list(index) if index else ''}{part} {', and '.join(said)}" if said else None
 
     def _in_words(self, part: str | Part | Beside) -> str | None:
         """What is said of the first row; None where that is not why it is wrong."""

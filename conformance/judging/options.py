@@ -38,6 +38,8 @@ def _is_why(contract: Contract, case: Case, other: Case, output: str, call: read
     that of `other` whatever the values: a seed for random numbers is right with some by chance."""
     for name, value in set(case.params) - set(other.params):
         more = [value + 1, value + 7] if type(value) is int else []  # of a seed any number is one
+        if (name, None) in other.params:
+            continue  # it is left out: which other numbers are right tells nothing of that
         for option in [*contract.params[name][1:], *more]:
             params = tuple((one, option if one == name else old) for one, old in case.params)
             if edges.is_wrong(contract, replace(case, params=params), output, call) is False:

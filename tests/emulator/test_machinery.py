@@ -17,8 +17,9 @@ from tests.processes import run_python, run_touchstone, with_touchstone
 from touchstone import backends
 from touchstone.backends import NotRun, emulator
 from touchstone.backends.emulator import __main__ as command
-from touchstone.backends.emulator import compiler, instruments, source
+from touchstone.backends.emulator import compiler, instruments, source, unit
 from touchstone.backends.storage import files
+from touchstone.backends.storage.artefacts import store
 
 if emulator.why_not():
     pytest.skip(str(emulator.why_not()), allow_module_level=True)
@@ -210,6 +211,19 @@ def test_compiled_once(program, monkeypatch):
     emulator.compile(SOURCE, "machinery.cu")
     with pytest.raises(AssertionError, match="compiled again"):
         emulator.compile(SOURCE, "machinery.cu", defines={"tile": "other"})
+
+
+@pytest.mark.parametrize(
+    "kept", ["[]", '["", [], [["scale", false]], [], [], [], {}, []]', "{", "[1, 2, 3, 4, 5, 6, 7, 8]"]
+)
+def test_what_is_kept_in_another_form_is_made_anew(kept, monkeypatch, tmp_path):
+    """A process whose files were changed while it ran keeps its own form under the name of theirs."""
+    monkeypatch.setenv("TOUCHSTONE_CACHE", str(tmp_path))
+    given = (SOURCE, "machinery.cu", {}, [], 90)
+    right = unit.unit(*given)
+    (name,) = [file.name for file in tmp_path.glob("machinery*.json")]
+    assert store().keep(name, kept.encode()) and unit.unit(*given) == right
+    assert unit._read(store().load(name)) == right
 
 
 def test_another_clone_finds_what_this_one_compiled(tmp_path):

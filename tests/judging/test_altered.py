@@ -1031,6 +1031,38 @@ def test_of_a_change_that_spoils_what_passed_it_is_said(monkeypatch):
         assert said("softmax", fn, rows=5, cols=33, passed=before) == f"as if half more{told}"
 
 
+def test_a_change_that_spoils_what_passed_has_to_explain_other_sizes(monkeypatch):
+    monkeypatch.setattr(
+        altered, "of_operations", lambda plain: [Alteration("half more", dict.fromkeys(plain.seen, half_more))]
+    )
+    contract = registry.contract("softmax")
+    passed = [plain_case(contract, "float32", "normal", size=dict(rows=3, cols=33))]
+
+    def told(more):
+        return said("softmax", lambda x: torch.softmax(x, -1) * more(*x.shape), rows=5, cols=33, passed=passed)
+
+    as_large = lambda rows, cols: 1.5 if rows > 3 else 1.0  # noqa: E731
+    assert told(as_large) == f"as if half more, {altered.NOT_ELSEWHERE}"
+    assert told(lambda rows, cols: 1.0 if rows <= 3 else 1.5 if (rows, cols) == (5, 33) else 1.3) is None
+
+
+def test_what_is_nan_wherever_an_answer_stands_for_something_is_explained_by_no_change():
+    """Of rows that see no key the answer is 0, and their lse -inf: these are right, and tell nothing."""
+    contract = registry.contract("attention")
+    case = plain_case(contract, "float32", "normal", size=dict(B=1, Hq=2, Hkv=2, Sq=9, Sk=5, D=8))
+    case = replace(case, params=(("causal", True), ("scale", None)))
+    right = contract.expected(contract.build(case))["o"].answer.float()
+    assert bool((right[:, :, :4] == 0).all()) and bool((right[:, :, 4:] != 0).all())
+
+    def possible(o):
+        lse = contract.expected(contract.build(case))["lse"].answer.float()
+        return altered.Search(contract, case, "o", {"o": o, "lse": lse}, o.isnan()).possible
+
+    nan = torch.where(right == 0, right, math.nan)
+    assert not possible(nan)
+    assert possible(torch.where(torch.arange(9)[:, None] == 8, right, nan))
+
+
 def test_of_much_work_only_what_explains_a_small_case_is_tried(monkeypatch):
     def powers(x):
         return (x - x.amax(-1, keepdim=True)).exp()

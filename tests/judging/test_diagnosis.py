@@ -7,6 +7,7 @@ import sys
 import time
 import types
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -1310,7 +1311,34 @@ def test_an_output_in_rows_of_another_length():
             got[row * 7 :][: y.shape[1]] = one
         return got[: y.numel()].reshape(y.shape)
 
-    assert "; as if each rows were 7 elements from the next, not 9" in diagnose(fn, case_of(5, 9))
+    case, contract = case_of(5, 9), registry.contract("softmax")
+
+    def called(other):
+        return contract.by_name(contract.call(fn, contract.build(other).arguments))
+
+    text = "; as if each rows were 7 elements from the next, not 9"
+    assert text in diagnose(fn, case, call=called)
+    assert text not in diagnose(fn, case)  # what fits one draw by chance is not told
+    plain = lambda other: called(other) if other.seed == 0 else {"y": 2 * contract.build(other).exact["x"]}  # noqa: E731
+    assert text not in diagnose(fn, case, call=plain)
+
+
+@pytest.mark.parametrize(
+    ("sums", "text"),
+    [
+        (lambda bad: bad, "wrong where dx is, and nowhere else"),
+        (lambda bad: bad & (torch.arange(64) != 40), "wrong in 7 of the 8 places in which dx is, and nowhere else"),
+        (lambda bad: bad & (torch.arange(64) > 50), None),
+        (lambda bad: bad | (torch.arange(64) == 1), None),
+    ],
+)
+def test_a_sum_that_carries_the_errors_of_another_output(sums, text):
+    contract = registry.contract("activation_backward")
+    case = plain_case(contract, "float32", "normal", size=dict(rows=17, cols=64))
+    wrong = torch.isin(torch.arange(64), torch.tensor([3, 9, 12, 27, 33, 40, 52, 60]))
+    bad = {"dx": wrong.expand(17, 64), "dbias": sums(wrong)}
+    assert diagnosis._where_another_is(contract, case, "dbias", bad) == text
+    assert diagnosis._where_another_is(contract, case, "dx", bad) is None
 
 
 def test_a_few_slices_of_next_to_nothing_hide_no_distance():
@@ -1426,6 +1454,24 @@ def test_mutants_that_other_values_or_sizes_refute():
     assert held([fails], lambda x: softmax(x) * 1.5) == ["fails"]
     assert held([planted("short", lambda x: softmax(x)[:1])], lambda x: softmax(x) * 1.5) == []
     assert diagnosis.held_again(SOFTMAX, case, {"y": []}, None) == {"y": []}
+
+
+def test_a_mutant_that_is_wrong_where_the_kernel_is_right_with_the_same_values_in_plain_layouts():
+    """Who reads a residual by the strides of an x that repeats one row has its row 0, and is right where they agree."""
+    contract = registry.contract("add_rms_norm")
+    plain = plain_case(contract, "float32", "normal", size=dict(rows=5, cols=65))
+    case = replace(plain, layouts=tuple({**plain.layout, "x": "broadcast"}.items()))
+    mutant = next(m for m in registry.planted("add_rms_norm") if m.name == "residual_of_row_0")
+
+    def call(other, always=False):
+        exact, arguments = contract.build(other).exact, contract.build(other).arguments
+        h = exact["x"] + (exact["residual"][:1] if always or arguments["x"].stride(0) == 0 else exact["residual"])
+        y = h * (h.square().mean(-1, keepdim=True) + other.param["eps"]).rsqrt() * exact["weight"]
+        return {"y": y.float(), "h": h.float()}
+
+    every = {"h": [mutant], "y": [mutant]}
+    assert diagnosis.held_again(contract, case, every, partial(call, always=True)) == every
+    assert diagnosis.held_again(contract, case, every, call) == {"h": [], "y": []}
 
 
 def test_a_mutant_that_agrees_where_a_scale_is_0_is_refuted_with_another_one():

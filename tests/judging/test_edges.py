@@ -31,7 +31,10 @@ def wrong_if(is_wrong):
     ("is_wrong", "text"),
     [
         (lambda rows, cols: cols > 64, "right with cols 64, wrong with cols 65"),
-        (lambda rows, cols: cols > 64 and cols % 64, "right with cols 64 and 128 and 256, wrong with cols 65"),
+        (
+            lambda rows, cols: cols > 64 and cols != 128 and cols != 256,
+            "right with cols 64 and 128 and 256, wrong with cols 65",
+        ),
         (lambda rows, cols: cols > 100, "right with cols 100, wrong with cols 101"),
         (lambda rows, cols: rows > 5, "right with rows 5, wrong with rows 6"),
         (
@@ -49,6 +52,24 @@ def wrong_if(is_wrong):
 def test_edges(is_wrong, text):
     told = said("softmax", wrong_if(is_wrong), rows=9, cols=300)
     assert told == (text and f"{text}, all else being equal")
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "multiple"),
+    [
+        (lambda cols: cols % 64, 64),
+        (lambda cols: cols % 4, 4),
+        (lambda cols: cols % 4 or cols == 12, None),
+        (lambda cols: cols % 4 and cols != 7, None),
+    ],
+)
+def test_a_size_that_has_to_be_a_multiple(is_wrong, multiple):
+    told = said("softmax", wrong_if(lambda rows, cols: cols > 3 and is_wrong(cols)), rows=9, cols=301)
+    assert ("has to be a multiple of" in told) == bool(multiple)
+    if multiple == 4:
+        assert (
+            told == "right with cols 4 and 8 and 12, wrong with cols 5 and 7 and 9 and 11: it has to be a multiple of 4"
+        )
 
 
 def test_where_nothing_is_said():
