@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
@@ -48,8 +49,14 @@ def alone(path: Path) -> Iterator[bool]:
 
 
 def in_memory() -> BufferedRandom:
-    """A file without a name, to write and read, which needs neither a disk nor a folder."""
-    return open(os.memfd_create("touchstone"), "w+b")
+    """A file without a name, to write and read, which needs neither a disk nor a folder, but where the system has no
+    such memory: in the folder for temporary files then."""
+    try:
+        return open(os.memfd_create("touchstone"), "w+b")
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOSYS:
+            raise
+        return tempfile.TemporaryFile()
 
 
 def replace(path: str | Path, data: str | bytes, mode: int = 0o666, follow: bool = True) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.isolation.processes import Death
-from touchstone.conformance.isolation.spawn import spawn_to_compile
+from touchstone.conformance.isolation.spawn import spawn, to_compile
 from touchstone.conformance.reporting.console import Table
 
 END_SECONDS = 60.0  # for a process that is asked nothing further, to put away what its compilers left
@@ -50,7 +50,7 @@ class Compiler:
 
     def __init__(self, backend: str):
         self._backend = backend
-        self._child = spawn_to_compile("touchstone.conformance.compiling.server", backend)
+        self._child = spawn("touchstone.conformance.compiling.server", to_compile(backend))
 
     def check(
         self,

@@ -2,8 +2,10 @@
 
 import contextlib
 import inspect
+import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -17,6 +19,7 @@ from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.importing import LARGEST, FileFunction
 from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
+from touchstone.conformance.isolation import spawn
 from touchstone.conformance.isolation.fork import fork
 from touchstone.conformance.isolation.processes import Child, waited
 from touchstone.conformance.isolation.sandbox import inside
@@ -59,8 +62,9 @@ class Confined(Child):
         self.sandbox.close()
 
 
-def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None]) -> Confined:
-    """A forked child that runs `body` confined. Raises CannotRun where this machine cannot confine one."""
+def confined(subject: Subject, shared: Shared | None, body: Callable[[Connection], None]) -> Confined:
+    """A forked child that runs `body` confined, and has the `shared` memory. Raises CannotRun where this machine cannot
+    confine one."""
     try:
         sandbox = Sandbox(subject.device, readable=folders(subject))
         sandbox.__enter__()
@@ -77,7 +81,7 @@ def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None
         return Confined(pid, connection, trace, sandbox=sandbox)
 
     def confine(kept: tuple[int, ...]) -> None:
-        inside.enter(sandbox.settings(shared.descriptor, *kept))
+        inside.enter(sandbox.settings(*([] if shared is None else [shared.descriptor]), *kept))
         tempfile.tempdir = None  # that of the parent, which is asked for once
 
     child = fork(body, confine, made)
@@ -91,6 +95,20 @@ def confined(subject: Subject, shared: Shared, body: Callable[[Connection], None
         child.close()
         raise
     return child
+
+
+def confined_to_compile(subject: Subject, module: str, backend: str) -> Confined:
+    """A fresh interpreter, confined, that runs `main(connection)` of a module; kernels of a backend are compiled there.
+    Raises CannotRun where this machine cannot confine one."""
+
+    def body(connection: Connection) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (connection.fileno(), nowhere):
+            os.set_inheritable(descriptor, True)
+        environment = {**spawn.to_compile(backend), "PYTHONPATH": spawn.import_path()}
+        os.execve(sys.executable, spawn.command(module, connection.fileno(), nowhere, 0), environment)
+
+    return confined(subject, None, body)
 
 
 def _give(sandbox: Sandbox, subject: Subject) -> None:

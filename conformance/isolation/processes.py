@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from touchstone.backends.storage import files
 from touchstone.conformance.isolation.endings import ending, place
 from touchstone.conformance.spec.checks import Check
 
@@ -33,6 +34,7 @@ POLL_SECONDS = 0.05
 REAP_SECONDS = 5.0  # for a process that closed its connection, to end
 LEFT_SECONDS = 0.5  # for what a process has started, to notice that it has ended
 PR_SET_PDEATHSIG = 1
+TOLD_BYTES = 1 << 20  # of a message at most
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,19 @@ class Child:
         if kind == "error":
             raise value
         return value
+
+    def told(self, seconds: float, most: int = TOLD_BYTES) -> Any:
+        """The next message as JSON, of a child that nobody has to trust, or the `Death` of one that ended, that sent
+        none within so many seconds, or another one: nothing of it is unpickled."""
+        try:
+            if (death := self._silence(seconds)) is not None:
+                return death
+            return files.parsed(self.connection.recv_bytes(most))
+        except ValueError as error:
+            self.kill()
+            return Death(Check.CRASH, f"a message that is not JSON: {type(error).__name__}")
+        except (EOFError, OSError):
+            return self.death()
 
     def _silence(self, seconds: float | None) -> Death | None:
         began = time.monotonic()

@@ -18,14 +18,12 @@ def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
     """A fresh process that runs `main(connection)` of a module, and ends."""
     here, there = multiprocessing.Pipe()
     trace = files.in_memory()
-    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in [*sys.path, *importing.last])]
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     descriptors = (there.fileno(), trace.fileno())
-    arguments = map(str, (module, *descriptors, parent))
     with there:
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__name__} import run; run()", *arguments],
-            env={**environment, "PYTHONPATH": os.pathsep.join(folders)},
+            command(module, *descriptors, parent),
+            env={**environment, "PYTHONPATH": import_path()},
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
             process_group=0,
@@ -33,10 +31,22 @@ def spawn(module: str, environment: Mapping[str, str] = os.environ) -> Child:
     return Child(popen.pid, here, trace, popen)
 
 
-def spawn_to_compile(module: str, backend: str) -> Child:
-    """As `spawn`, a process in which kernels of a backend are compiled."""
+def command(module: str, connection: int, trace: int, parent: int) -> list[str]:
+    """Of such a process, which has both descriptors; `parent`: as `run` takes it."""
+    started = [sys.executable, "-P", "-c", f"from {__name__} import run; run()"]
+    return [*started, module, *map(str, (connection, trace, parent))]
+
+
+def import_path() -> str:
+    """Of this process, as PYTHONPATH has it."""
+    folders = [str(registry.IMPORT_PATH), *(os.path.abspath(entry) for entry in [*sys.path, *importing.last])]
+    return os.pathsep.join(folders)
+
+
+def to_compile(backend: str) -> dict[str, str]:
+    """The variables of a process in which kernels of a backend are compiled."""
     interpret = registry.backend(backend).CPU_VARIABLES
-    return spawn(module, {name: value for name, value in os.environ.items() if name not in interpret})
+    return {name: value for name, value in os.environ.items() if name not in interpret}
 
 
 def run() -> None:

@@ -1,6 +1,7 @@
 """Folders, artefacts and files: what is refused, what is made again, and where nothing can be kept."""
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -62,6 +63,21 @@ class Made:
 
 
 # folders
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSYS, "Function not implemented"), AttributeError("memfd_create")])
+def test_a_file_without_a_name_where_the_system_has_no_such_memory(monkeypatch, error):
+    def refuse(name):
+        raise error
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with files.in_memory() as file:
+        file.write(b"kept")
+        file.seek(0)
+        assert file.read() == b"kept" and os.fstat(file.fileno()).st_size == 4
+    error = OSError(errno.EMFILE, "Too many open files")
+    with pytest.raises(OSError, match="Too many open files"):
+        files.in_memory()
 
 
 def test_a_folder_is_made_for_this_user_alone(folder):

@@ -3,12 +3,14 @@
 import importlib.util
 import re
 from dataclasses import replace
+from pathlib import Path
 from textwrap import indent
 
 import pytest
 
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery.importing import FileFunction, interpreted_by
+from touchstone.conformance.discovery.selection import CannotRun
 from touchstone.conformance.discovery.subject import Subject
 from touchstone.conformance.isolation import compiled
 from touchstone.conformance.judging.judgement import DECLINED, FAILED, PASSED
@@ -107,8 +109,8 @@ def trials(of, level="quick", **options):
     return [trial for trial in trials_of(of, level, **options)[0] if isinstance(trial, Compiled)]
 
 
-def judged(folder, changes):
-    one = subject(folder, changes, arch="sm_90")
+def judged(folder, changes, **options):
+    one = subject(folder, changes, arch="sm_90", **options)
     (trial,) = trials(one)
     return compiled.outcome(one, trial)
 
@@ -154,7 +156,7 @@ def test_a_function_that_no_file_has_at_its_top_level_is_not_compiled(tmp_path):
 
 def test_who_has_such_a_trial(tmp_path):
     assert len(trials(subject(tmp_path, {}))) == len(trials(subject(tmp_path, {}), "default")) == 1
-    assert not trials(subject(tmp_path, {}, untrusted=True)) and not trials(subject(tmp_path, {}, own=True))
+    assert len(trials(subject(tmp_path, {}, untrusted=True))) == 1 and not trials(subject(tmp_path, {}, own=True))
     assert not trials(replace(subject(tmp_path, {}), device="cuda"))
     for line in ("import torch, triton", "from triton.runtime import driver", "    import triton as t"):
         (tmp_path / "mine.py").write_text(f"def softmax(x):\n    pass\n\n\nif 1:\n    pass\n{line}\n")
@@ -216,3 +218,79 @@ def test_the_line_of_a_kernel_within_a_function_and_below_several_lines_of_decor
     (finding,) = compiled.outcome(one, trials(one)[0]).findings
     line = (tmp_path / "mine.py").read_text().splitlines().index("        col += LARGEST - 8192") + 1
     assert f"row_softmax (mine.py:{line})" in finding.message
+
+
+# What nobody has read
+
+
+def test_an_untrusted_kernel_is_compiled_in_a_sandbox(tmp_path, monkeypatch):
+    monkeypatch.setenv("OF_THE_JUDGE", "1")
+    confined = {"LARGEST = 8192": "LARGEST = 8192\nimport os, socket\nassert 'OF_THE_JUDGE' not in os.environ"}
+    outcome = judged(tmp_path, confined, untrusted=True)
+    assert (outcome.status, outcome.findings, outcome.instruments) == (PASSED, [], ["compiler"]), outcome.reason
+    assert "not compiled: AssertionError" in judged(tmp_path, confined).reason
+    reaching = {"LARGEST = 8192": "LARGEST = 8192\nimport socket\nsocket.socket()"}
+    assert "PermissionError" in judged(tmp_path, reaching, untrusted=True).reason
+    changes, said = REFUSED["a global number"]
+    monkeypatch.chdir(tmp_path)  # a confined process has another current folder
+    there = replace(subject(tmp_path, changes, untrusted=True), fn=FileFunction(Path("mine.py"), "softmax"))
+    outcome = compiled.outcome(there, trials(there)[0])
+    assert outcome.status == FAILED and re.search(said, outcome.findings[0].message)
+
+
+def test_where_nothing_can_be_confined_nothing_is_run(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise CannotRun("untrusted: no")
+
+    monkeypatch.setattr(compiled, "confined_to_compile", refuse)
+    outcome = judged(tmp_path, {}, untrusted=True)
+    assert outcome.status == DECLINED and outcome.reason.endswith("not compiled: untrusted: no")
+
+
+FORGED = """
+import json, os, pickle, struct
+
+class Payload:
+    def __reduce__(self):
+        return (open, ({there!r}, "w"))
+
+def send(data):
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, struct.pack("!i", len(data)) + data)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("pickle.dumps(('answer', Payload()))", "a message that is not JSON"),
+        ("b'[]'", "an answer of another form"),
+        ('b\'{{"refused": [[1]], "untold": ""}}\'', "an answer of another form"),
+        ('b\'{{"refused": 3, "untold": ""}}\'', "an answer of another form"),
+        ("b' ' * (1 << 21)", "closed the connection to the judge"),
+    ],
+)
+def test_no_forged_answer_is_believed(tmp_path, message, reason):
+    there = tmp_path / "opened by the judge"
+    text = f"{FORGED}\nsend({message})\nimport time; time.sleep(60)".format(there=str(there))
+    outcome = judged(tmp_path, {"LARGEST = 8192": f"LARGEST = 8192\n{text}"}, untrusted="pickle" in message)
+    assert outcome.status == DECLINED and reason in outcome.reason, outcome.reason
+    assert not there.exists()
+
+
+def test_what_is_said_is_cut_and_shown(tmp_path):
+    many = "json.dumps(dict(refused=[chr(27) + '[2J' + 'x' * 9000] * 40, untold='')).encode()"
+    text = f"{FORGED}\nsend({many})\nimport time; time.sleep(60)".format(there="")
+    outcome = judged(tmp_path, {"LARGEST = 8192": f"LARGEST = 8192\n{text}"})
+    assert len(outcome.findings) == compiled.NAMED
+    assert outcome.findings[0].message.startswith(r"\x1b[2Jxxx") and len(outcome.findings[0].message) < 5000
+
+
+def test_a_process_that_only_says_that_it_is_alive_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "LONGEST", 4.0)
+    text = f"{FORGED}\nimport time\nwhile True:\n    send(b'\"alive\"')\n    time.sleep(0.1)".format(there="")
+    outcome = judged(tmp_path, {"LARGEST = 8192": f"LARGEST = 8192\n{text}"})
+    assert outcome.status == DECLINED and "no answer in" in outcome.reason
