@@ -3,7 +3,7 @@ judged."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from types import ModuleType
@@ -292,6 +292,8 @@ def _explain(
         for name in [name for name, verdict in verdicts.items() if verdict.bad is not None and name not in found]:
             if text := causes.kept_between(j, inputs, name, expected[name], blocks):
                 found[name] = text
+    if thoroughly and not long and j.trial.kind is Kind.CALLS and not found:
+        again = of_nan = _is_wrong_alone(j, inputs.case, verdicts)
     for name in [name for name, text in found.items() if again and causes.OUTSIDE in text]:
         found[name] = "; ".join(
             filter(None, [found[name], _timed(j, strided, inputs.case, name, partial(causes.on_case, j))])
@@ -340,6 +342,12 @@ def _explain(
             writer = diagnosis.owner(j.executor, j.contract, inputs.case, name, verdict.worst)
             lines += [f"{name}{list(verdict.worst)} was written by {writer}"] if writer else []
         finding.diagnosis = "\n".join(lines) or None
+
+
+def _is_wrong_alone(j: Judgement, case: Case, verdicts: Mapping[str, compare.Verdict]) -> bool:
+    """Whether a call of many is wrong by itself, too: what is said of such a one can be said of it."""
+    wrong = [name for name, verdict in verdicts.items() if not verdict.ok]
+    return all(edges.is_wrong(j.contract, case, name, partial(causes.on_case, j)) is True for name in wrong)
 
 
 def _until(end: float, asked: Callable[..., Any]) -> Callable[..., Any]:

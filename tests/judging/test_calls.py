@@ -1080,3 +1080,10 @@ def test_a_plan_that_is_kept_without_one_length():
 
     for fn in (declines, refuses):
         assert judge.run(subject(fn), trial).status == PASSED
+
+
+def test_what_is_wrong_alone_too_is_explained_as_a_call_by_itself():
+    trial = trials.in_turn(registry.contract("softmax"), case_of())
+    wrong = lambda x: torch.softmax(x, -1) + (x.shape[1] > 60) * (37 * x).cos() / 9  # noqa: E731
+    outcome = judge.run(subject(wrong), trial)
+    assert "right with cols 60, wrong with cols 61, all else being equal" in outcome.findings[0].diagnosis
