@@ -147,6 +147,13 @@ class Compiling(Protocol):
         """Why the language refuses the kernel of a recorded launch, or None; in what the user wrote, with its line.
         Raises what keeps it from being told."""
 
+    def heaviest(self, launches: Sequence[Any]) -> Sequence[Any]:
+        """Of recorded launches one of each kernel, that of the largest tiles, of which the next one tells."""
+
+    def refused_later(self, launch: Any, arch: str) -> str | None:
+        """Why what comes after the front end refuses a recorded launch, or None. Raises what keeps it from being
+        told."""
+
     def refused_launch(self, error: BaseException) -> str | None:
         """What a launch said that was not recorded, if `error` comes from the language; None: from the launcher."""
 

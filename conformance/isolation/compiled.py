@@ -2,7 +2,8 @@
 
 There the function's file is imported anew and called, on tensors of the CPU, with the arguments of a trial's cases;
 what would be launched is recorded and goes through the front end of the compiler, where names, types and shapes are
-checked. A launcher may well fail, since nothing is computed: only what the language itself refuses is told.
+checked; the largest tiles of each kernel go through the rest of it. A launcher may well fail, since nothing is
+computed: only what the language itself refuses is told.
 """
 
 import json
@@ -91,8 +92,9 @@ def _answered(child: Child, request: tuple) -> _Answer | str:
     end = time.monotonic() + LONGEST
     try:
         wait_no_longer_than(child.connection.fileno())
-        child.connection.send_bytes(pickle.dumps(request))
-        told: Any = ALIVE
+        told = child.told(SECONDS)
+        if told == ALIVE:  # it has imported what it needs, and reads
+            child.connection.send_bytes(pickle.dumps(request))
         while told == ALIVE:
             told = child.told(min(SECONDS, end - time.monotonic()))
     except OSError:
@@ -125,6 +127,7 @@ def main(connection: Connection) -> None:
     def beat() -> None:
         connection.send_bytes(json.dumps(ALIVE).encode())
 
+    beat()
     try:
         answer = _answer(beat, *processes.request(connection))
     except Exception as error:
@@ -149,10 +152,11 @@ def _answer(beat: Callable[[], None], backend: str, place: tuple[str, str], arch
             launches += recorded
         if launches:
             untold = ""
-        for launch in module.spread(launches):
+        asked = [(launch, module.refused) for launch in module.spread(launches)]
+        for launch, stage in [*asked, *((launch, module.refused_later) for launch in module.heaviest(launches))]:
             beat()
             try:
-                refused.append(module.refused(launch, arch))
+                refused.append(stage(launch, arch))
             except Exception as error:
                 untold = f"{launch}: {_said(error)}"
     return _Answer(list(dict.fromkeys(filter(None, refused))), untold)

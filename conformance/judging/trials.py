@@ -1,8 +1,9 @@
 """What a kernel is held to: the trials of a subject, and their kinds."""
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -21,7 +22,10 @@ DRAWN, DRAWN_TRIES, DRAWN_WORK = 2, 60, 2e5  # sizes drawn by chance for each dt
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES, SHARED_SIZES = 6, 3  # where variants share the work
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
-COMPILED_CASES = 24  # on which is recorded what a user's function launches
+COMPILED_CASES, COMPILED_WORK = (
+    24,
+    1e7,
+)  # on which is recorded what a user's function launches, and at most of a large one
 
 
 class Kind(StrEnum):
@@ -240,14 +244,29 @@ def _compiled_by(subject: Subject) -> list[str]:
 
 
 def _of_each_choice(contract: Contract, cases: Sequence[Case], narrowing: Narrowing) -> tuple[Case, ...]:
-    """The case of least work of each dtype and choice of parameters, each of which may launch another kernel; of those
-    that a narrowing leaves."""
+    """The case of least work of each dtype and choice of parameters, each of which may launch another kernel, and in
+    each dtype the one with the largest of each size, which may be that of a tile; of those that a narrowing leaves."""
     found: dict[Any, Case] = {}
-    for case in sorted((case for case in cases if case.filled), key=contract.work):
-        plain = case.plainly_laid(case.absent)
-        if not narrowing.leaves_out(plain):
-            found.setdefault((case.dtype, case.params, case.absent), plain)
-    return tuple(found.values())[:COMPILED_CASES]
+    every = [case.plainly_laid(case.absent) for case in cases if case.filled]
+    every = sorted((case for case in every if not narrowing.leaves_out(case)), key=contract.work)
+    for case in every:
+        found.setdefault((case.dtype, case.params, case.absent), case)
+    return tuple(dict.fromkeys([*list(found.values())[:COMPILED_CASES], *_of_largest(contract, narrowing)]))
+
+
+def _of_largest(contract: Contract, narrowing: Narrowing) -> Iterable[Case]:
+    """In each dtype the plain cases with the largest of each size, of those of little work."""
+    found: dict[tuple[str, str], Case] = {}
+    values = next(iter(contract.values))
+    for dtype, size in itertools.product(contract.dtypes, contract.sizes):
+        case = plain_case(contract, dtype, values, size=size)
+        if not case.filled or not contract.valid(case) or contract.work(case) > COMPILED_WORK:
+            continue
+        for name, n in () if narrowing.leaves_out(case) else case.sizes:
+            known = found.get((dtype, name))
+            if isinstance(n, int) and (known is None or n > known.size[name]):
+                found[dtype, name] = case
+    return found.values()
 
 
 def _plainest(contract: Contract, dtype: str, seed: int, ceiling: float | None, narrowing: Narrowing) -> Case:

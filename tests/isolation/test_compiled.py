@@ -1,6 +1,7 @@
 """Kernels of a user's function that are interpreted, put through the compiler in a fresh process."""
 
 import importlib.util
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -133,7 +134,10 @@ def test_what_compiles_passes(tmp_path, name):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"    if y.numel():": "    if y.numel() < 0:"}, "not compiled: the calls launch nothing"),
+        (
+            {"    if y.numel():": "    if y.numel() < 0:", "LARGEST = 8192": "LARGEST = 1 << 20"},
+            "not compiled: the calls launch nothing",
+        ),
         ({"    y = torch": "    raise OSError('no licence')\n    y = torch"}, "not compiled: OSError: no licence"),
         (
             {"LARGEST = 8192": "LARGEST = 8192\nimport os, sys; os._exit(3)"},
@@ -167,11 +171,55 @@ def test_who_has_such_a_trial(tmp_path):
 
 def test_the_cases_are_one_of_each_dtype_that_a_narrowing_leaves(tmp_path):
     (trial,) = trials(subject(tmp_path, {}))
-    assert {case.dtype for case in trial.cases} == {"float32", "float16", "bfloat16"} and len(trial.cases) == 3
+    assert {case.dtype for case in trial.cases} == {"float32", "float16", "bfloat16"} and len(trial.cases) <= 3 + 3 * 2
+    for dtype, name in itertools.product(("float32", "float16", "bfloat16"), ("rows", "cols")):
+        assert max(case.size[name] for case in trial.cases if case.dtype == dtype) > 1000, (dtype, name)
     (left,) = trials(subject(tmp_path, {}), narrowing=Narrowing(where=lambda case: case.size["rows"] > 40))
     assert {case.dtype for case in left.cases} >= {"float32", "bfloat16"}
     assert all(case.size["rows"] > 40 for case in left.cases)
     assert not trials(subject(tmp_path, {}), narrowing=Narrowing(where=lambda case: False))
+
+
+PRODUCT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        x = tl.load(a + m[:, None] * K + k, (m[:, None] < M) & (k < K), 0.0)
+        y = tl.load(b + k[:, None] * N + n, (k[:, None] < K) & (n < N), 0.0)
+        acc = tl.dot(x, y, acc)
+    tl.store(c + m[:, None] * N + n, acc, (m[:, None] < M) & (n < N))
+
+
+def matmul(a, b):
+    (M, K), N = a.shape, b.shape[1]
+    c = torch.zeros((M, N), dtype=a.dtype, device=a.device)
+    tile = 128 if K > 500 else 32
+    if c.numel():
+        grid = triton.cdiv(M, tile), triton.cdiv(N, tile)
+        product[grid](a.contiguous(), b.contiguous(), c, M, N, K, tile, tile, tile, num_stages=STAGES)
+    return c
+"""
+
+
+@pytest.mark.parametrize(("stages", "beyond"), [(4, True), (1, False)])
+def test_tiles_of_the_largest_sizes_have_to_fit_the_shared_memory(tmp_path, stages, beyond):
+    (tmp_path / "mine.py").write_text(PRODUCT.replace("STAGES", str(stages)))
+    one = Subject("matmul", FileFunction(tmp_path / "mine.py", "matmul"), "matmul", "user@cpu", "cpu", arch="sm_90")
+    outcome = compiled.outcome(one, trials(one)[0])
+    assert outcome.status == (FAILED if beyond else PASSED), outcome.reason
+    said = [found.message for found in outcome.findings]
+    assert len(said) == beyond
+    assert all(
+        re.match(r"product\(.*BM=128.*\) for sm_90: needs \d+ bytes of shared memory; sm_90 has", s) for s in said
+    )
 
 
 def test_a_check_fails_by_it_and_a_replay_says_it_again(tmp_path, monkeypatch, capsys):

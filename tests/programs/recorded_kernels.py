@@ -1,5 +1,6 @@
 """Run by test_triton_compiling.py in a process that compiles: records launches, compiles them, prints JSON."""
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -92,6 +93,12 @@ def _hoarding_kernel(a_ptr, b_ptr, c_ptr, K, BLOCK: tl.constexpr, BLOCK_K: tl.co
     tl.store(c_ptr + i[:, None] * BLOCK + i[None, :], acc)
 
 
+@triton.jit
+def _assembler_kernel(x_ptr):
+    x = tl.load(x_ptr)
+    tl.store(x_ptr, tl.inline_asm_elementwise("no.such.instruction $0, $1;", "=r,r", [x], tl.int32, True, 1))
+
+
 def softmax_in_float16(x):
     """What the interpreter accepts and the compiler refuses."""
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -172,6 +179,32 @@ def main():
         tuning.pin("sm_80", "recorded.copy", "float32", (64,), {"BLOCK": 32, "num_warps": 1}, {})
         programs["pinned"] = recorded(pinned_copy, arch="sm_80") + recorded(pinned_copy, arch="sm_90")
     kept = float(x.sum())
+    hoarding, exp = programs["hoarding"], programs["exp"]
+    mixed = recorded(
+        one(_copy_kernel, x, x, 17, 0.5, BLOCK=64),
+        one(_copy_kernel, half, half, 32, 0.5, BLOCK=128),
+        one(_copy_kernel, x, x[1:], 32, 0.5, BLOCK=128),
+        one(_copy_kernel, x, x, 32, 0.5, BLOCK=128),
+        one(_copy_kernel, x, x, 33, 0.5, BLOCK=128),
+        one(_exp_kernel, x, x, 17, BLOCK=64),
+        one(_tuned_kernel, x, 64, grid=lambda meta: (meta["BLOCK"],)),
+        one(_exp_kernel, x, x, 33, BLOCK=32),
+    )
+    later = {
+        "shared": [compiling.refused_later(hoarding[0], arch) for arch in ("sm_80", "sm_90")],
+        "front end": compiling.refused_later(exp[0], "sm_90"),
+        "right": compiling.refused_later(exp[1], "sm_90"),
+        "heaviest": [str(launch) for launch in compiling.heaviest(mixed)],
+    }
+    of_words = recorded(one(_assembler_kernel, torch.zeros(4, dtype=torch.int32)))
+    with contextlib.redirect_stdout(sys.stderr):  # Triton prints what the assembler refuses
+        later["assembler"] = compiling.refused_later(of_words[0], "sm_90")
+        try:
+            later["unknown"] = compiling.refused_later(exp[1], "sm_3")
+        except Exception as error:
+            later["unknown"] = f"{type(error).__name__}: {error}"
+    compiling._text = lambda launch: "except OutOf" + "Resources:"
+    later["caught"] = compiling.refused_later(hoarding[0], "sm_80")
     result = {"written": kept, "programs": {}, "metadata": metadata(programs["copy"][0])}
     for name, launches in programs.items():
         result["programs"][name] = [
@@ -190,6 +223,7 @@ def main():
             for launch in launches
         ]
     variants = {"whole": softmax_in_float16, "part": softmax_in_float32_only}
+    result["later"] = later
     result["checked"] = server.check(
         compiling, variants, registry.contract("softmax"), every=False, processes=1, known={}
     )

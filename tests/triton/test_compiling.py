@@ -141,6 +141,24 @@ def test_shared_memory_beyond_the_architectures_is_an_error(programs):
     assert ("error" in hoarding["sm_90"]) == (hoarding["sm_90"]["shared"] > 232448)
 
 
+def test_what_comes_after_the_front_end_refuses(result):
+    later = result["later"]
+    for arch, has, told in zip(("sm_80", "sm_90"), (166912, 232448), later["shared"], strict=True):
+        said = re.match(rf"_hoarding_kernel\(.*BLOCK=128, .*\) for {arch}: needs (\d+) bytes of shared memory; ", told)
+        assert int(said[1]) > has and told.endswith(f"; {arch} has {has}")
+    assert later["right"] is None and later["front end"] is None
+    assert re.match(r"_assembler_kernel\(.*\) for sm_90: Unknown modifier '\.such'$", later["assembler"])
+    assert later["caught"] is None  # by a launcher that takes smaller tiles then
+    assert re.match(r"(?s)PTXASError: .*'sm_3' is not defined", later["unknown"])  # which is not the kernel's fault
+
+
+def test_of_each_kernel_that_is_not_tuned_the_launch_with_the_largest_tiles(result):
+    assert result["later"]["heaviest"] == [
+        "_copy_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32/16, scale: fp32, BLOCK=128)",
+        "_exp_kernel(x_ptr: *fp32/16, y_ptr: *fp32/16, n: i32, BLOCK=64)",
+    ]
+
+
 def test_a_refusal_is_a_finding_that_names_variant_case_and_line(result):
     findings = result["checked"]["findings"]
     refused = [text for text in findings if "Expected dtype" in text]

@@ -26,6 +26,7 @@ from triton.compiler import make_backend
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITFunction
 
 from touchstone.backends import NotRun
@@ -41,6 +42,8 @@ caching.install()
 ARCHITECTURES = ("sm_80", "sm_90")
 # what a launch raises for its arguments or options; anything else may be for want of a device
 OF_ARGUMENTS = (AssertionError, KeyError, OverflowError, TypeError, ValueError)
+PASSES = "PassManager::run failed"  # what Triton raises where its IR cannot be lowered
+ERROR = re.compile(r"\berror\s*: *(.+)")  # the first one that a stage prints, behind a place in a file of its own
 SPREAD = 12  # launches of a user's kernel that stand for the others, at most
 
 
@@ -62,6 +65,7 @@ class Launch:
     constexprs: dict[tuple[int, ...], Any]  # place of the argument -> value
     attributes: dict[tuple[int, ...], Any]  # place of the argument -> divisibility by 16
     options: dict[str, Any]  # those that differ from the defaults: num_warps, num_stages
+    tuned: bool = False  # one of several configurations, of which those that do not fit are left out
 
     @property
     def kernel(self) -> str:
@@ -154,19 +158,26 @@ def recording(arch: str = "sm_90") -> Iterator[list[Launch]]:
     if triton.knobs.runtime.interpret:
         raise RuntimeError("this process interprets Triton kernels; compile them in one without TRITON_INTERPRET")
     launches: list[Launch] = []
+    tuned = False
     usual = vars(make_backend(_target(arch)).parse_options({}))
 
     def record(self, key, signature, device, constexprs, options, attrs, warmup):
         changed = {name: value for name, value in vars(options).items() if value != usual[name]}
-        launches.append(Launch(self, self.ASTSource, signature, constexprs, attrs, changed))
+        launches.append(Launch(self, self.ASTSource, signature, constexprs, attrs, changed, tuned))
         # Nothing is returned: to Triton's launch path that means there is nothing to run.
 
     def run_autotuned(self, *args, **kwargs):
+        nonlocal tuned
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        for config in self.prune_configs(kwargs):
+        configurations = self.prune_configs(kwargs)
+        for config in configurations:
             if config.pre_hook is not None:
                 config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
-            self.fn.run(*args, **kwargs, **config.all_kwargs())
+            tuned = len(configurations) > 1
+            try:
+                self.fn.run(*args, **kwargs, **config.all_kwargs())
+            finally:
+                tuned = False
         self.nargs = None
 
     stock = driver._active, JITFunction._do_compile, Autotuner.run
@@ -238,6 +249,51 @@ def refused(launch: Launch, arch: str) -> str | None:
                 return None  # of a configuration, that a launcher can leave out
             return f"{launch.kernel}{_place(launch, error)} for {arch}: {_told(inner)}"
     return None
+
+
+def heaviest(launches: Sequence[Launch]) -> list[Launch]:
+    """Of each kernel the launch with the largest tiles; none of those that are tuned. Of several that with the widest
+    types, and with most arguments that are aligned: tiles of these are loaded ahead of their use."""
+
+    def needs(launch: Launch) -> tuple[int, int, int]:
+        widths = [int(number) for ty in launch.types for number in re.findall(r"\d+", ty)[:1]]
+        return launch.weight, sum(widths), sum(map(bool, launch.attributes.values()))
+
+    found: dict[Any, Launch] = {}
+    for launch in launches:
+        known = found.get(launch.function)
+        if not launch.tuned and (known is None or needs(launch) > needs(known)):
+            found[launch.function] = launch
+    return list(found.values())
+
+
+def refused_later(launch: Launch, arch: str) -> str | None:
+    """What the stages behind the front end hold against a launch: the passes over Triton's IR, the assembler, the
+    shared memory of the architecture; None: nothing. What else goes wrong is not the kernel's, and raised."""
+    source = launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes)
+    shared, limit = 0, SHARED_LIMIT.get(arch)
+    with _standard_error() as printed:
+        try:
+            shared = triton.compile(source, target=_target(arch), options=dict(launch.options)).metadata.shared
+        except CompilationError:
+            return None  # the front end's
+        except (PTXASError, RuntimeError) as error:
+            if not isinstance(error, PTXASError) and PASSES not in str(error):
+                raise
+            if (first := ERROR.search(f"{printed()}\n{str(error).rpartition('stderr:')[2]}")) is None:
+                raise  # an architecture that the assembler does not know
+            return f"{launch} for {arch}: {first[1].strip()}"
+    if limit is not None and shared > limit and "OutOfResources" not in _text(launch):  # which a launcher can catch
+        return f"{launch} for {arch}: needs {shared} bytes of shared memory; {arch} has {limit}"
+    return None
+
+
+def _text(launch: Launch) -> str:
+    """Of the file of a kernel."""
+    try:
+        return Path(launch.function.fn.__code__.co_filename).read_text(errors="replace")
+    except (AttributeError, OSError):
+        return ""
 
 
 def refused_launch(error: BaseException) -> str | None:
