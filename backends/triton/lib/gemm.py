@@ -1,14 +1,10 @@
 """What the launchers of matrix products share: programs that run at once, default tiles, tensor descriptors."""
 
-from functools import lru_cache
-
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import Unsupported
 from touchstone.backends.devices import multiprocessors
-from touchstone.backends.signatures.matmul import along_lines
-from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.runtime.ready import kept
 from touchstone.backends.triton.runtime.tuning import shared_limit
 
@@ -81,30 +77,6 @@ def default_tma_factor_tile(dtype: torch.dtype, M: int, N: int) -> dict[str, int
     """A stage fewer, where the tile of a factor in the epilogue would not fit in shared memory beside four."""
     config = default_tma_tile(dtype, M, N)
     return {**config, "num_stages": 3} if config["BLOCK_M"] * config["BLOCK_N"] > 128 * 128 else config
-
-
-# In products of a step of k (H200): what the copy of a row or column of 64 elements takes, where it is a line of the L2
-# cache and where it lies across two, and what each step takes besides.
-_LOADED, _LOADED_ACROSS, _STEP = 69, 92, 2000
-
-
-def fastest_tile(a: torch.Tensor, b: torch.Tensor, tiles: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """Rows and columns of the tile, of `tiles`, with which persistent programs take the least time for the product of
-    `a` (M, K) and `b` (K, N) in 16 bits: a step of k takes the longer of its products and its copies."""
-    per_row, per_column = (_LOADED if along_lines(x) else _LOADED_ACROSS for x in (a, b))
-    return _fastest(a.shape[0], b.shape[1], per_row, per_column, processors(a.device), tiles)
-
-
-@lru_cache(maxsize=4096)  # 10 us for four tiles
-def _fastest(
-    M: int, N: int, per_row: int, per_column: int, count: int, tiles: tuple[tuple[int, int], ...]
-) -> tuple[int, int]:
-    def time(tile: tuple[int, int]) -> int:
-        m, n = tile
-        rounds = ceil_div(ceil_div(M, m) * ceil_div(N, n), count)
-        return rounds * (max(m * n, per_row * m + per_column * n) + _STEP)
-
-    return min(tiles, key=time)
 
 
 @kept

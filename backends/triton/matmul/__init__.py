@@ -12,7 +12,7 @@ aligned: gluon; an operand whose rows lie across lines of the L2 cache is copied
 streamk: tma; tiles that are fewer than the multiprocessors are laid end to end along K and cut into equal spans, and a
   second kernel adds the pieces [osama2023]
 splitk_tma: tma; the K of each tile is cut into as many equal parts as there are multiprocessors for it, whose partials
-  a second kernel adds, launched as that of splitk_pdl [hoque2024]
+  a second kernel adds, launched as that of splitk_pdl; few rows are made transposed [hoque2024]
 tf32: grouped with float32 operands rounded to tf32 on the tensor cores [xlite2025]
 tf32x3: each float32 operand split into two tf32 parts and three products summed, near float32 accuracy [ootomo2022]
 tf32x3_presplit: tf32x3 whose operands a pass beforehand splits and turns, so that the copy engine brings them
