@@ -1,4 +1,5 @@
-"""splitk_tma: tma whose tiles are cut along K into as many parts as there are multiprocessors for each."""
+"""splitk_tma: tma whose tiles are cut along K into as many parts as there are multiprocessors for each. Of few rows the
+product is made transposed."""
 
 import torch
 import triton
@@ -17,23 +18,30 @@ from touchstone.backends.variants import variant
 @triton.jit(do_not_specialize=["parts"])
 def _splitk_tma_kernel(
     a_desc, b_desc, partial_ptr, M, N, K, parts, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
-    PRECISION: tl.constexpr, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+    SWAPPED: tl.constexpr, PRECISION: tl.constexpr, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):  # fmt: skip
     tiles_m, tiles_n, steps = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     # One piece a program. Without the outer loop ptxas waits for each product before the next: 0.76 of cuBLAS, not 1.0.
     for piece in range(tl.program_id(0), tiles_m * tiles_n * parts, tl.num_programs(0)):
         m, n = corner(piece // parts, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         part = piece % parts
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), tl.float32)
         for step in range(part * steps // parts, (part + 1) * steps // parts):
             k = step * BLOCK_K
             a = a_desc.load([k, m]).T if A_TRANSPOSED else a_desc.load([m, k])
             b = b_desc.load([n, k]).T if B_TRANSPOSED else b_desc.load([k, n])
-            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+            if SWAPPED:
+                acc = tl.dot(b.T, a.T, acc, input_precision=PRECISION)
+            else:
+                acc = tl.dot(a, b, acc, input_precision=PRECISION)
         tl.extra.cuda.gdc_launch_dependents()
         rows, cols = (m + tl.arange(0, BLOCK_M)).to(tl.int64), n + tl.arange(0, BLOCK_N)
-        partial_rows = partial_ptr + (part.to(tl.int64) * M + rows[:, None]) * N
-        tl.store(partial_rows + cols, acc, mask=(rows[:, None] < M) & (cols < N))
+        if SWAPPED:
+            rows, cols = rows[None, :], cols[:, None]
+        else:
+            rows, cols = rows[:, None], cols[None, :]
+        tl.store(partial_ptr + (part.to(tl.int64) * M + rows) * N + cols, acc, mask=(rows < M) & (cols < N))
 
 
 @variant(needs="sm_90")
@@ -50,7 +58,8 @@ def splitk_tma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     b_desc, b_transposed = descriptor(b, "b", config["BLOCK_K"], config["BLOCK_N"])
     c, partial = a.new_empty(M, N), a.new_empty(parts, M, N, dtype=torch.float32)
     programs = _tiles(config, M, N) * parts
-    layout = dict(A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, PRECISION="ieee")
+    swapped = config["BLOCK_M"] < 64  # the rows of a product of a warpgroup
+    layout = dict(A_TRANSPOSED=a_transposed, B_TRANSPOSED=b_transposed, SWAPPED=swapped, PRECISION="ieee")
     _splitk_tma_kernel[(programs,)](a_desc, b_desc, partial, M, N, K, parts, **layout, **config)
     adding = dict(BLOCK=1024, DEPENDENT=True, num_warps=4, launch_pdl=True)
     add_partials_kernel[(ceil_div(M * N, 1024),)](partial, c, M * N, parts, **adding)
@@ -66,14 +75,18 @@ def _cut(a: torch.Tensor, M: int, N: int, K: int) -> tuple[dict[str, int], int]:
 
     One part leaves nobody to wait for the last loads, and the sums of many have to be written and read.
     """
+    places, least = processors(a.device), 4 if a.device.type == "cuda" else 1  # steps of K, few on the pretended GPU
     if a.dtype is torch.float32 or not roomy(a.device):
         choices = [default_streamk_tile(a.dtype, M, N)]
+    elif M <= 16:  # two programs to a multiprocessor, if with four parts or fewer
+        config, tiles = options(16, 128, 128, 4, 3), ceil_div(M, 16) * ceil_div(N, 128)
+        parts = max(min(2 * places // tiles, 4), places // tiles) if tiles else 0
+        return config, min(parts, max(ceil_div(K, 128) // least, 1))
     elif M <= 64:
         choices = [options(64, 128, 128, 4, 4)]
     else:
         choices = [options(128, 64, 64, 4, 8), options(128, 128, 64, 8, 6), options(128, 256, 64, 8, 4)]
         choices = choices[: 2 if M <= 128 else 3]
-    places, least = processors(a.device), 4 if a.device.type == "cuda" else 1  # steps of K, few on the pretended GPU
 
     def parts(config: dict[str, int]) -> int:
         """None, 0, for more tiles than multiprocessors."""
