@@ -22,10 +22,8 @@ DRAWN, DRAWN_TRIES, DRAWN_WORK = 2, 60, 2e5  # sizes drawn by chance for each dt
 WATCHED_SIZES = 4  # of one of our variants on the CPU
 INSTRUMENTED_SIZES, SHARED_SIZES = 6, 3  # where variants share the work
 INSTRUMENTED_WORK = 3e5  # at most, of one size more
-COMPILED_CASES, COMPILED_WORK = (
-    24,
-    1e7,
-)  # on which is recorded what a user's function launches, and at most of a large one
+COMPILED_CASES = 24  # on which is recorded what a user's function launches
+COMPILED_WORK = 1e7  # at most, of those that are there for a large size
 
 
 class Kind(StrEnum):
