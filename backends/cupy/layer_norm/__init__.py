@@ -10,13 +10,24 @@ cluster: a row in the shared memory of a cluster's blocks, whose warps tell one 
   those of other rows [guo2025]
 teams: clusters that stay, whose blocks keep what rows are multiplied by; teams of their threads take rows by turns
   [guo2025]
+planes: such teams with each weight beside its bias, laid out so that rows that start anywhere find them [guo2025]
 """
 
 import torch
 
-from touchstone.backends import shapes
-from touchstone.backends.cupy.lib.norms import threads
-from touchstone.backends.cupy.lib.rows import WARP_COLS, at_most, in_registers, in_teams, sharing, staying, warp_grid
+from touchstone.backends import Unsupported, shapes
+from touchstone.backends.cupy.lib.norms import threads, vector_width
+from touchstone.backends.cupy.lib.rows import (
+    WARP_COLS,
+    Grid,
+    at_most,
+    in_registers,
+    in_teams,
+    sharing,
+    staying,
+    warp_grid,
+)
+from touchstone.backends.cupy.runtime.clusters import at_once
 from touchstone.backends.cupy.runtime.module import GRID_LIMIT, Module
 from touchstone.backends.variants import variant
 
@@ -26,6 +37,7 @@ _vectorised = Module(__file__, "vectorised.cu")
 _staged = Module(__file__, "staged.cu")
 _cluster = Module(__file__, "cluster.cu")
 _teams = Module(__file__, "teams.cu")
+_planes = Module(__file__, "planes.cu")
 
 
 @variant()
@@ -137,6 +149,42 @@ def teams(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, e
         operands = (x, weight, bias, y, x.stride(0), *_strides(x, weight, bias)[2:], rows, cols, eps)
         _teams.launch("layer_norm_teams", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
     return y
+
+
+@variant(needs="sm_90a")
+def planes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float = 1e-5) -> torch.Tensor:
+    """x (rows, cols), weight (cols,), bias (cols,) or None -> y (rows, cols).
+
+    Declines more than 131009 columns, 65505 of float32, and rows that neither begin at multiples of 16 bytes nor follow
+    one another; short ones too, which may as well move an element at a time. Source: [guo2025].
+    """
+    rows, cols = shapes("rows cols, cols, cols?", x=x, weight=weight, bias=bias)
+    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    part, grid = _in_planes(rows, cols, x, y)
+    if y.numel():
+        operands = (x, weight, bias, y, x.stride(0), *_strides(x, weight, bias)[2:], rows, cols, part, eps)
+        _planes.launch("layer_norm_planes", grid.blocks, grid.threads, *operands, dtype=x.dtype, **grid.options)
+    return y
+
+
+def _in_planes(rows: int, cols: int, x: torch.Tensor, y: torch.Tensor) -> tuple[int, Grid]:
+    """The vectors of a row that a block holds, in whole lines of 128 bytes, and the grid: as `in_teams`."""
+    lanes = 16 // x.element_size()
+    shifted = vector_width(x, y) == 1
+    if shifted and (cols <= 512 or x.stride() != (cols, 1) or x.data_ptr() % 16):
+        raise Unsupported("rows that neither begin at multiples of 16 bytes nor follow one another from one on")
+    extent = cols + 8 * lanes - 1 if shifted else cols  # with what is before the row in its first line
+    cluster = 2
+    while cluster < 8 and extent > cluster * 128 * 8 * lanes:
+        cluster *= 2
+    at_most(extent, cluster * 128 * 16 * lanes, f"cluster of {cluster} blocks")
+    part = 8 * max(-(-extent // (8 * lanes * cluster)), 1)
+    size = threads(part, 8, 128)
+    vectors = -(-part // size)
+    teams = 5 if vectors <= 8 else 4
+    definitions = {"VECTORS": vectors, "CLUSTER": cluster, "THREADS": size, "TEAMS": teams, "SHIFTED": int(shifted)}
+    options = {"shared": (teams * part + 2 * (part + 8)) * 16, "arch": "sm_90a", **definitions}
+    return part, Grid(min(rows, at_once(x.device, cluster)) * cluster, (size, teams), options)
 
 
 def _strides(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
