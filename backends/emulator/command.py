@@ -1,7 +1,7 @@
 """Run a CUDA kernel of one's own on the CPU: `python -m touchstone.backends.emulator my.cu --block 256 --arg
 "float[1000]" --arg 1000`.
 
-`--numba script.py [ARGS]` runs a Python program whose Numba CUDA kernels are emulated.
+`--numba script.py [ARGS]` runs a Python program whose Numba CUDA kernels are emulated, once, under the race detector.
 
 The kernel runs in three orders of its threads and blocks, with other contents of local variables that are given no
 value, and under the race detector. Exit status 1: a finding.
@@ -83,7 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--numba",
         nargs=argparse.REMAINDER,
         metavar="SCRIPT.py",
-        help="run a Python program and its arguments instead, whose Numba CUDA kernels are emulated",
+        help="run a Python program and its arguments instead, whose Numba CUDA kernels\n"
+        "are emulated, under the race detector; other options stand before it",
     )
     parser.add_argument(
         "--kernel",
@@ -222,7 +223,7 @@ def _program(options: argparse.Namespace) -> int:
 
     if not options.numba or options.file is not None:
         raise ValueError("--numba: expected a Python file and its arguments, and no FILE.cu")
-    return script.run(options.numba[0], options.numba[1:])
+    return script.run(options.numba[0], options.numba[1:], races=not options.no_races)
 
 
 def _listed(program: emulator.Program) -> int:

@@ -227,6 +227,32 @@ def test_a_script_runs_as_it_is_and_what_it_swallows_is_a_finding(program):
     assert "sum 50" in done.stdout and "1 launches, 1 findings" in done.stderr
 
 
+RACE = """
+import numpy
+from numba import cuda
+@cuda.jit
+def total(x, out):
+    if cuda.grid(1) < x.size:
+        out[0] += x[cuda.grid(1)]
+out = numpy.zeros(1)
+total[4, 32](numpy.ones(100), out)
+print("total", out[0])
+"""
+
+
+def test_a_script_runs_under_the_race_detector_unless_it_is_told_not_to(tmp_path, capsys):
+    from touchstone.backends.emulator.__main__ import main
+
+    program = tmp_path / "race.py"
+    program.write_text(RACE)
+    assert main(["--numba", str(program)]) == 1
+    said = capsys.readouterr()
+    assert "RaceCondition: total (race.py:7)" in said.err and "1 launches, 1 findings" in said.err
+    assert main(["--no-races", "--numba", str(program)]) == 0
+    said = capsys.readouterr()
+    assert "total 100.0" in said.out and "1 launches, 0 findings" in said.err
+
+
 def test_without_a_finding_a_script_exits_as_it_says(program, capsys):
     before = list(sys.argv), list(sys.path)
     assert script.run(program, ["50", "5"]) == 5
