@@ -4,6 +4,7 @@ Operands are copied into the shared memory before a call and back after it, so t
 the judge's own buffers are. Outputs are copied out of it at once: what the other process does later changes nothing.
 """
 
+import dataclasses
 import pickle
 import secrets
 import socket
@@ -63,7 +64,8 @@ class Remote:
         self._held: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
         self._kept: list[np.ndarray] = []  # copies just made, until tensors over them are
         self._released: list[int] = []
-        self.spent = False  # CUDA answers every further call of the other process with an error
+        self.spent = False
+        self._last = Observed()  # the call after which CUDA answered every other one with an error
         wait_no_longer_than(child.connection.fileno())
 
     def begin(self, limits: Limits, idle: float | None = None) -> None:
@@ -81,7 +83,10 @@ class Remote:
     def call(
         self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None, debug: bool = False
     ) -> Observed:
-        """One call; `debug` has no meaning here. Raises `Died` and `Ended`."""
+        """One call; `debug` has no meaning here. After one that left CUDA in error it is not made, and raises what that
+        one did. Raises `Died` and `Ended`."""
+        if self.spent:
+            return dataclasses.replace(self._last)
         try:
             return self._call(arguments, manner, placed or {})
         except wire.Malformed as error:
@@ -117,7 +122,8 @@ class Remote:
             raise Ended(str(content["ended"])[: wire.SAID])
         seen = wire.observed_from_json(content.get("observed"))
         seen.cheats = [*self._unneeded, *seen.cheats]
-        self.spent = self.spent or seen.lost is not None
+        if seen.lost is not None:
+            self.spent, self._last = True, Observed(raised=seen.raised, lost=seen.lost)
         self._read(content.get("memories"))
         values = content.get("values")
         if seen.raised is not None:
@@ -135,7 +141,7 @@ class Remote:
         """Have these outputs of earlier calls hold what their memory holds now."""
         tokens = tuple(self._held.keys())
         try:
-            if tokens and tensors:
+            if tokens and tensors and not self.spent:
                 self._most = sum(len(copy) + ALIGNED for copy in self._held.values())
                 self._read(self._answer(wire.Reread(secrets.randbits(63), tokens)).get("memories"))
         except wire.Malformed as error:

@@ -106,6 +106,10 @@ class Executor(Protocol):
 
     device: str  # where the operands of a call are to be placed
 
+    @property
+    def spent(self) -> bool:
+        """Whether no further call can be made: CUDA would answer it with an error."""
+
     def call(
         self, arguments: Mapping[str, Any], manner: Manner = PLAIN, placed: Placed | None = None, debug: bool = False
     ) -> Observed:
@@ -134,6 +138,10 @@ class InProcess:
         self.host: Hiding | None = None  # around the next call, innermost
         self._graph: torch.cuda.CUDAGraph | None = None  # in whose memory the outputs of its replay lie
         self._imported: tuple[int, Subject] = 0, subject  # the latest one that was imported anew
+
+    @property
+    def spent(self) -> bool:
+        return bool(lost_context)
 
     def _called(self, arguments: Mapping[str, Any], manner: Manner) -> Any:
         """What the function returns; one that asks autograd for its answer is called with gradients on."""

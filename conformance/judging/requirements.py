@@ -192,7 +192,10 @@ def of_call(j: Judgement, findings: Sequence[Finding], case: Case, first: Case) 
 
 
 def _blamed(j: Judgement, case: Case) -> Requirement:
-    """What a failure on a case is held against: the plainest requirement that a plainer case fails too."""
+    """What a failure on a case is held against: the plainest requirement that a plainer case fails too, as far as the
+    kernel can be called again."""
+    if j.executor.spent:
+        return _shown_last(j, case)
     holds = _special(j, case)
     about = of_case(j.contract, case, holds)
     if about[-1] in (Requirement.LAYOUTS, Requirement.OFFSETS):

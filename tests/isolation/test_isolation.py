@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import json
 import os
@@ -24,7 +25,7 @@ from touchstone import check
 from touchstone.conformance.cli import main
 from touchstone.conformance.discovery import registry
 from touchstone.conformance.discovery.subject import Subject
-from touchstone.conformance.isolation import fork, limits, travel, wire
+from touchstone.conformance.isolation import executing, fork, limits, travel, wire
 from touchstone.conformance.isolation import runner as runner_module
 from touchstone.conformance.isolation.limits import Limits
 from touchstone.conformance.isolation.processes import waited
@@ -727,6 +728,29 @@ def test_a_child_that_lost_its_context_is_not_used_again(monkeypatch):
     with Runner(user(loses), trials) as runner:
         assert [runner.outcome(0).status, runner._child] == [FAILED, None]
         assert [finding.check for finding in runner.outcome(1).findings] == [Check.RAISED]
+
+
+def test_after_a_lost_context_the_kernel_is_called_no_more_and_what_was_found_stands(monkeypatch, tmp_path):
+    """A copy to the device would fail then, in the middle of a search for the plainest case that fails, too."""
+    calls = tmp_path / "calls"
+
+    def loses(x):
+        with calls.open("a") as file:
+            file.write("called\n")
+        raise RuntimeError("CUDA error: misaligned address")
+
+    def refuse(*_):
+        raise RuntimeError("CUDA error: misaligned address")
+
+    monkeypatch.setattr(executor, "_lost", lambda device: "CUDA error: misaligned address")
+    place = executing._Calls._place
+    monkeypatch.setattr(executing._Calls, "_place", lambda *given: (refuse if calls.exists() else place)(*given))
+    (trial,) = cases(1)
+    sliced = dataclasses.replace(trial, case=dataclasses.replace(trial.case, layouts=(("x", "sliced"),)))
+    with Runner(user(loses), [sliced]) as runner:
+        outcome = runner.outcome(0)
+    assert outcome.status == FAILED and calls.read_text() == "called\n"
+    assert [(found.check, found.requirement) for found in outcome.findings] == [(Check.RAISED, "layouts")]
 
 
 @pytest.mark.level("default")

@@ -514,3 +514,11 @@ def test_outputs_of_a_call_may_be_larger_than_they_should_and_no_more(start, mon
             there.call({"x": x_of(2, 2)}, Manner(blocks=blocks))
     assert [request.most for request in asked] == [1 << 30, (1 << 26) + 16 * 1024]
     assert [request.begins for request in asked] == [True, False]
+
+
+def test_no_call_is_made_of_a_process_that_cuda_answers_no_more():
+    remote = Remote.__new__(Remote)  # with no process at all
+    remote.spent, remote._last = True, Observed(lost="CUDA error: misaligned address")
+    assert remote.call({}).lost == "CUDA error: misaligned address" and remote.call({}) is not remote._last
+    remote._held, remote._kept = {7: None}, []
+    remote.reread([torch.zeros(3)])
