@@ -353,12 +353,13 @@ def error_text(error: BaseException) -> str:
 
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame of the kernel's author: of no library, and of nothing here that judges or runs kernels.
+    """The innermost frame of the kernel's author: of no library, Cython's among them, whose files have no folder here,
+    and of nothing here that judges or runs kernels.
 
     Of a kernel that is itself a library's, the innermost frame of the file that was called; else that of all.
     """
     theirs = [frame for frame in frames if not _MACHINERY.match(frame.filename)]
-    own = [frame for frame in theirs if _PACKAGES not in frame.filename]
+    own = [frame for frame in theirs if _PACKAGES not in frame.filename and not frame.filename.endswith(".pyx")]
     called = [frame for frame in theirs if frame.filename == theirs[0].filename]
     return next(reversed(own or called or frames), None)
 

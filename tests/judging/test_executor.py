@@ -216,6 +216,7 @@ MINE, TORCH, LIGER = "/u/mine.py", "/v/site-packages/torch/functional.py", "/v/s
         ((MINE, "/u/helper.py"), 4),
         ((MINE, TORCH), 3),
         ((MINE, TORCH, MINE, TORCH), 5),
+        ((MINE, "cupy/_core/raw.pyx", "cupy_backends/cuda/api/driver.pyx"), 3),  # as Cython names its files
         ((MINE, f"{ROOT}/backends/emulator/program.py"), 3),
         ((MINE, f"{ROOT.parent}/backends/emulator/numba/driver.py"), 3),  # by the path in the clone
         ((MINE, f"{ROOT}/backends/triton/runtime/interpreter/launch.py"), 3),
