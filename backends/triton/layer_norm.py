@@ -509,11 +509,11 @@ def pieces(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, 
 def _piecetiles_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, stride_xm, stride_wm, cols, eps, TILES: tl.constexpr, BLOCK: tl.constexpr
 ):
-    UNIT: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
+    PIECE: tl.constexpr = 128 // x_ptr.dtype.element_ty.primitive_bitwidth
     row = tl.program_id(0).to(tl.int64)
-    head, body, edge, outside = split(row * stride_xm, cols, UNIT)
-    x_body = x_ptr + multiple(row * stride_xm + head, UNIT)
-    y_body = y_ptr + multiple(row * cols + head, UNIT)
+    head, body, edge, outside = split(row * stride_xm, cols, PIECE)
+    x_body = x_ptr + multiple(row * stride_xm + head, PIECE)
+    y_body = y_ptr + multiple(row * cols + head, PIECE)
     w_body = w_ptr + head.to(tl.int64) * stride_wm
     if b_ptr is not None:
         b_body = b_ptr + head.to(tl.int64) * stride_wm

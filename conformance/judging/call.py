@@ -373,11 +373,8 @@ def _depends(j: Judgement, case: Case, output: str) -> str | None:
 def _slices(j: Judgement, case: Case, output: str) -> str | None:
     """What the slices on which an output is wrong have in common, or without which numbers it is right, as further
     calls tell; for a few seconds of a kernel."""
-    found = (
-        _timed(j, looked, case, output, lambda inputs: causes.on_inputs(j, inputs), device=j.executor.device)
-        for looked in (slices, without)
-    )
-    return next(filter(None, found), None)
+    text = _timed(j, slices, case, output, lambda inputs: causes.on_inputs(j, inputs), device=j.executor.device)
+    return text or _timed(j, without, case, output, partial(causes.on_case, j))
 
 
 def _edge(j: Judgement, case: Case, output: str) -> str | None:

@@ -3,20 +3,20 @@ else being equal."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from touchstone.conformance.judging.influence import Calls
-from touchstone.conformance.spec import compare
+from touchstone.conformance.judging import edges
+from touchstone.conformance.judging.special import NUMBER
 from touchstone.conformance.spec.contract import Case, Contract, Draw
 
 SECONDS, OF_A_KERNEL = 2.0, 4.0  # for each output that is wrong, and all of those of a kernel
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
-NUMBER = 1.0  # in the place of numbers that have no like
-SEEDS = (1, 2)  # beside a case's own: other values, with which it has to be so too
 
+Call = Callable[[Case, Contract], Mapping[str, Any] | None]  # what the kernel gives on a case of a contract
 Kind = Callable[[torch.Tensor], torch.Tensor]  # where numbers of a kind stand
 
 # And what takes their place; a kind that others are of stands behind them.
@@ -32,27 +32,26 @@ KINDS: dict[str, tuple[Kind, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-def of_output(
-    contract: Contract, case: Case, output: str, call: Calls, seconds: float, device: object = "cpu"
-) -> str | None:
+def of_output(contract: Contract, case: Case, output: str, call: Call, seconds: float) -> str | None:
     """The kind of numbers, and the operands, without which an output is right, in words: the first of KINDS. None: it
     is right with other values of the family, or wrong without any of them."""
     if contract.work(case) > WORK_LIMIT:
         return None
     end = time.monotonic() + seconds
-    cases = [case, *(replace(case, seed=case.seed + more, drawn_as=case.drawn_as or case.id) for more in SEEDS)]
+    cases = [case, *(replace(case, seed=case.seed + more, drawn_as=case.drawn_as or case.id) for more in edges.SEEDS)]
 
     def wrong(changed: Contract, one: Case) -> bool | None:
-        return None if time.monotonic() > end else _is_wrong(changed, one, output, call, device)
+        late = time.monotonic() > end
+        return None if late else edges.is_wrong(changed, one, output, lambda other: call(other, changed))
 
     if any(wrong(contract, one) is not True for one in cases):
         return None
-    found = next(_found(contract, cases, wrong), None)
+    found = _first(contract, cases, wrong)
     return found and f"right {found}, all else being equal"
 
 
-def _found(contract: Contract, cases: Sequence[Case], wrong: Callable[[Contract, Case], bool | None]) -> Iterator[str]:
-    """The kinds and operands that are tried, each by itself, then all that have the kind, and help."""
+def _first(contract: Contract, cases: Sequence[Case], wrong: Callable[[Contract, Case], bool | None]) -> str | None:
+    """The first of KINDS without which none of the cases is wrong, in one operand, or in all that have it."""
     exact = contract.build(cases[0]).exact
     for kind, (where, _) in KINDS.items():
         names = [
@@ -66,8 +65,8 @@ def _found(contract: Contract, cases: Sequence[Case], wrong: Callable[[Contract,
         several = [tuple(names)] if len(names) > 1 else []
         for some in [*((name,) for name in names), *several]:
             if all(wrong(_changed(contract, cases[0], some, kind), one) is False for one in cases):
-                yield f"without {kind} in {' and '.join(some)}"
-                break
+                return f"without {kind} in {' and '.join(some)}"
+    return None
 
 
 def _changed(contract: Contract, case: Case, names: Sequence[str], kind: str) -> Contract:
@@ -84,15 +83,3 @@ def _changed(contract: Contract, case: Case, names: Sequence[str], kind: str) ->
         return drawn
 
     return replace(contract, values={**contract.values, case.values: without})
-
-
-def _is_wrong(contract: Contract, case: Case, output: str, call: Calls, device: object) -> bool | None:
-    """Whether an output is wrong on a case; None: it cannot be compared, or has no answer."""
-    try:
-        inputs = contract.build(case, device)  # type: ignore[arg-type]
-        right, got = contract.expected(inputs)[output], (call(inputs) or {}).get(output)
-    except Exception:  # values that do not go together
-        return None
-    if right is None or not isinstance(got, torch.Tensor) or got.shape != right.answer.shape:
-        return None
-    return not compare.compare(got, right, case.torch_dtype).ok

@@ -72,6 +72,18 @@ def test_a_size_that_has_to_be_a_multiple(is_wrong, multiple):
         )
 
 
+def test_sizes_far_beyond_the_edge_are_not_called():
+    """Each takes a kernel as long as it is long."""
+    asked = []
+
+    def fn(x):
+        asked.append(x.shape[1])
+        return wrong_if(lambda rows, cols: cols > 64)(x)
+
+    assert said("softmax", fn, rows=2, cols=20000) == "right with cols 64, wrong with cols 65, all else being equal"
+    assert sorted(set(asked))[-2] <= 256 and max(asked) == 20000
+
+
 def test_where_nothing_is_said():
     beyond = wrong_if(lambda rows, cols: cols > 64)
     assert said("softmax", beyond, seconds=0.0, rows=9, cols=300) is None

@@ -30,8 +30,9 @@ def told(is_wrong, number=None, of=("a", "b"), *, seconds=20.0, dtype="float32",
     contract = replace(SUM, values={**SUM.values, values: family})
     case = plain_case(contract, dtype, values)
 
-    def call(inputs):
-        given, so = inputs.arguments, is_wrong(inputs.arguments["a"], inputs.arguments["b"])
+    def call(other, changed):
+        given = changed.build(other).arguments
+        so = is_wrong(given["a"], given["b"])
         return None if so is None else {"y": torch_elementwise(**given) + so}
 
     return without.of_output(contract, case, "y", call, seconds)
@@ -93,8 +94,9 @@ def test_what_follows_from_an_operand_follows_from_its_other_numbers():
     case = replace(case, params=(("causal", True), ("scale", None)))
 
     def said(is_wrong):
-        def call(inputs):
-            grads, wrong = torch_attention_backward(**inputs.arguments), is_wrong(**inputs.arguments)
+        def call(other, changed):
+            arguments = changed.build(other).arguments
+            grads, wrong = torch_attention_backward(**arguments), is_wrong(**arguments)
             return {name: grad + wrong for name, grad in zip(("dq", "dk", "dv"), grads, strict=True)}
 
         return without.of_output(contract, case, "dk", call, 20.0)

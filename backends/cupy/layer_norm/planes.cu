@@ -29,14 +29,6 @@ struct Moments {
     float count, mean, squares;
 };
 
-// Between two vectors: the compiler would begin with the loads and conversions of all of them, and spill.
-__device__ inline void in_order(Values& value) {
-#ifndef TOUCHSTONE_EMULATOR
-    uint4& raw = value.raw;
-    asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)::"memory");
-#endif
-}
-
 // The block's `part` vectors of a row: `x` is where they begin, `y` the same place of the result; columns count from
 // there, and those of the row are from `begin` to `end`. Threads have its whole vectors, and the first of them an
 // element each of the others.

@@ -25,6 +25,14 @@ __device__ constexpr int across() { return THREADS; }  // a row's threads in a b
 __device__ inline int across() { return blockDim.x; }
 #endif
 
+// Between two vectors: the compiler would begin with the loads and conversions of all of them, and spill.
+__device__ inline void in_order(Values& value) {
+#ifndef TOUCHSTONE_EMULATOR
+    uint4& raw = value.raw;
+    asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)::"memory");
+#endif
+}
+
 // The column, within the block's part of a row, with which the thread's r-th vector begins.
 __device__ inline int column(int r) { return (r * across() + int(threadIdx.x)) * lanes; }
 

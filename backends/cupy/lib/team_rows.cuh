@@ -9,14 +9,6 @@ constexpr int part = VECTORS * THREADS;  // vectors of a row that a block holds
 constexpr int warps = THREADS / 32;      // of a team
 static_assert(warps * CLUSTER <= 32, "there is a lane for each warp of a row");
 
-// Between two vectors: the compiler would begin with the loads and conversions of all of them, and spill.
-__device__ inline void in_order(Values& value) {
-#ifndef TOUCHSTONE_EMULATOR
-    uint4& raw = value.raw;
-    asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)::"memory");
-#endif
-}
-
 struct TeamRows {
     const ELEMENT* x;
     long long x_row, rows, row;        // `row`: the one whose values `next` gave

@@ -42,19 +42,20 @@ def place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.
     return (first + within % height) * BLOCK_M, within // height * BLOCK_N
 
 
-def swizzled(plain: PlainDescriptor) -> TensorDescriptor:
-    """The same descriptor, its tiles laid in shared memory as wgmma reads them: 128 bytes a row."""
+def swizzled(plain: PlainDescriptor, width: int = 128) -> TensorDescriptor:
+    """The same descriptor, its tiles laid in shared memory as wgmma reads them: `width` bytes a row, the same for one
+    descriptor each time."""
     made = vars(plain).get("swizzled")
     if made is None:
-        layout = _swizzle(8 * plain.base.element_size(), len(plain.shape))
+        layout = _swizzle(8 * plain.base.element_size(), len(plain.shape), width)
         made = TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
         vars(plain)["swizzled"] = made
     return made
 
 
 @cache  # making one checks it for 10 us
-def _swizzle(bits: int, rank: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=bits, rank=rank)
+def _swizzle(bits: int, rank: int, width: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=bits, rank=rank)
 
 
 def plain_rows(plain: PlainDescriptor) -> TensorDescriptor:

@@ -4,8 +4,6 @@
 A warpgroup has 64 or 128 rows of a tile. Its columns are one to three accumulators beside each other, since the sides
 of tensors are powers of two (208 are 128, 64 and 16); so is b, in shared memory."""
 
-from functools import cache
-
 import torch
 from triton.experimental import gluon as tg
 from triton.experimental.gluon import language as gl
@@ -16,13 +14,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.tools.tensor_descriptor import TensorDescriptor as PlainDescriptor
 
 from touchstone.backends import Unsupported, shapes
 from touchstone.backends.sizes import ceil_div
 from touchstone.backends.triton.lib.gemm import descriptor, processors
-from touchstone.backends.triton.lib.hopper import barriers, copy_in, copy_out, place, room
+from touchstone.backends.triton.lib.hopper import barriers, copy_in, copy_out, place, room, swizzled
 from touchstone.backends.triton.matmul._tiles import CONFIGS, fastest_tile
 from touchstone.backends.triton.runtime.ready import prepared
 from touchstone.backends.variants import HALF, variant
@@ -245,7 +241,7 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     tiles = ceil_div(M, rows * config["GROUPS"]) * ceil_div(N, sum(widths))
     descs = (a_desc, *b_descs, *b_descs[:1] * (3 - len(b_descs)), c_desc)
     _gluon_kernel[(min(processors(a.device), tiles),)](
-        *(_swizzled(each) for each in descs),
+        *(swizzled(each, min(2 * each.block_shape[-1], 128)) for each in descs),
         *(c, M, N, K, tiles),
         A_TRANSPOSED=a_transposed,
         B_TRANSPOSED=b_transposed,
@@ -253,18 +249,3 @@ def gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         **config,
     )
     return c
-
-
-def _swizzled(plain: PlainDescriptor) -> TensorDescriptor:
-    """The same descriptor, its tiles laid in shared memory as wgmma reads them: rows of up to 128 bytes."""
-    made = vars(plain).get("swizzled")
-    if made is None:
-        layout = _swizzle(min(2 * plain.block_shape[-1], 128))
-        made = TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, layout)
-        vars(plain)["swizzled"] = made
-    return made
-
-
-@cache  # making one checks it for 10 us
-def _swizzle(width: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=16, rank=2)

@@ -212,9 +212,8 @@ def compile_one(launch: Launch, arch: str, to_machine_code: bool = True) -> dict
             raise
         except Exception as error:
             found["error"] = _message(error, printed())
-    limit = SHARED_LIMIT.get(arch)
-    if limit is not None and found.get("shared", 0) > limit:
-        found["error"] = f"needs {found['shared']} bytes of shared memory; {arch} has {limit}"
+    if beyond := _beyond(found.get("shared", 0), arch):
+        found["error"] = beyond
     return {**found, "seconds": time.perf_counter() - start}
 
 
@@ -271,7 +270,6 @@ def refused_later(launch: Launch, arch: str) -> str | None:
     """What the stages behind the front end hold against a launch: the passes over Triton's IR, the assembler, the
     shared memory of the architecture; None: nothing. What else goes wrong is not the kernel's, and raised."""
     source = launch.source(launch.function, launch.signature, launch.constexprs, launch.attributes)
-    shared, limit = 0, SHARED_LIMIT.get(arch)
     with _standard_error() as printed:
         try:
             shared = triton.compile(source, target=_target(arch), options=dict(launch.options)).metadata.shared
@@ -283,9 +281,17 @@ def refused_later(launch: Launch, arch: str) -> str | None:
             if (first := ERROR.search(f"{printed()}\n{str(error).rpartition('stderr:')[2]}")) is None:
                 raise  # an architecture that the assembler does not know
             return f"{launch} for {arch}: {first[1].strip()}"
-    if limit is not None and shared > limit and "OutOfResources" not in _text(launch):  # which a launcher can catch
-        return f"{launch} for {arch}: needs {shared} bytes of shared memory; {arch} has {limit}"
-    return None
+    beyond = _beyond(shared, arch)
+    if beyond is None or "OutOfResources" in _text(launch):  # which a launcher can catch
+        return None
+    return f"{launch} for {arch}: {beyond}"
+
+
+def _beyond(shared: int, arch: str) -> str | None:
+    """That a block needs more shared memory than an architecture has, where its limit is known, in words."""
+    limit = SHARED_LIMIT.get(arch)
+    fits = limit is None or shared <= limit
+    return None if fits else f"needs {shared} bytes of shared memory; {arch} has {limit}"
 
 
 def _text(launch: Launch) -> str:
