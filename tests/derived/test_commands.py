@@ -319,7 +319,7 @@ def test_a_mistake_is_named(name, capsys):
 
 def test_a_mistake_in_a_description_is_named(capsys):
     assert main(["describe"]) == 2
-    assert "expected FILE.py:FUNCTION with --inputs" in capsys.readouterr().err
+    assert "expected an op, FILE.py:FUNCTION with --inputs" in capsys.readouterr().err
     assert main(["describe", *REFERENCE[1:], "--mutants", "-1"]) == 2
     assert "--mutants: expected a whole number" in capsys.readouterr().err
 
