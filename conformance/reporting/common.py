@@ -32,7 +32,7 @@ KEPT = re.compile(
 )
 STEPPED = re.compile(r"\bright with (\w+) \d+(?: and \d+)*, wrong with \1 \d")  # by further calls, in one size
 SURE = (overflow.WRAPS, overflow.OF_ACCESS)  # of causes that were seen
-ENDINGS = ("given", "not given", "not contiguous")  # of words of which one or another may do
+ENDINGS = ("given", "not given", "not contiguous", traits.LAST_STRIDE)  # of words of which one or another may do
 SEVERAL = (2, 3)  # so many
 UNTRIED = Intervention()
 ORDERS = 4  # that are looked at of two sizes of a like kind: the one the greater or not, and the other
@@ -285,10 +285,14 @@ def _sorts(cases: Sequence[Case]) -> dict[str, list[str]]:
     sorts = {ending: [f"{name} {ending}" for name, _ in cases[0].layouts] for ending in ENDINGS}
     for name, _ in cases[0].params:
         sorts[f"{name}="] = sorted({text for some in words for text in some if text.startswith(f"{name}=")})
-    return {
+    found = {
         ending: [text for text in texts if 0 < sum(text in some for some in words) < len(words)]
         for ending, texts in sorts.items()
     }
+    plain = {tuple(f"{name} {ENDINGS[2]}" in some for some in words) for name, _ in cases[0].layouts}
+    strided = found[traits.LAST_STRIDE]  # where that is all that is not contiguous it is no sort of its own
+    found[traits.LAST_STRIDE] = [text for text in strided if tuple(text in some for some in words) not in plain]
+    return found
 
 
 def _adds(text: str, texts: Sequence[str], have: Sequence[set[str]], right: int, others: int) -> bool:

@@ -2,12 +2,15 @@
 tiles, and what two sizes are to one another."""
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from touchstone.conformance.spec.contract import Case, From
+from touchstone.conformance.discovery import registry
+from touchstone.conformance.spec import layouts
+from touchstone.conformance.spec.contract import GRID_LIMIT, Case, From
 
 FAILING = 2  # fewest cases, or sizes, of which something is said
 FAR = 4  # times all sizes that pass: one case tells
@@ -16,6 +19,7 @@ OF_TILES = 5  # of these: what is told of 2 and 4 is, as a rule, told of 8
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 HALF = "a dtype of 16 bits"
+LAST_STRIDE = "with a last stride other than 1"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ def traits_of(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
     yield from _orders(wrong, right)
     sizes, known = [numbers_of(case) for case in wrong], [numbers_of(case) for case in right]
     bounds = 2 * len(sizes[0])
+    if (grid := _of_grid(wrong, right)) is not None:
+        yield grid
     for name in sizes[0]:
         if not all(name in size for size in [*sizes, *known]):
             continue
@@ -62,6 +68,8 @@ def traits_of(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             usual = usual or (not beyond and (largest == 2 or largest <= 0 < least))
             far = least >= FAR * largest > 0
             text = f"{name} from {least} on{up_to}"
+            if grid is not None and grid.of == name:
+                continue
             yield Trait(
                 text,
                 len(beyond),
@@ -90,6 +98,44 @@ def traits_of(wrong: Sequence[Case], right: Sequence[Case]) -> Iterable[Trait]:
             )
         yield from _of_tiles(name, [size[name] for size in sizes], [size[name] for size in known], len(sizes[0]))
     yield from _quotients(sizes, known)
+
+
+def _of_grid(wrong: Sequence[Case], right: Sequence[Case]) -> Trait | None:
+    """Of cases that are there for their many rows, where these are counted along several axes: the product that is
+    beyond the blocks of a grid."""
+    names = _counted(wrong[0])
+    if len(names) < 2 or any(_counted(case) != names for case in wrong):
+        return None
+
+    def rows(case: Case) -> int:
+        return math.prod(sizes_of(case)[name] for name in names)
+
+    least, largest = min(map(rows, wrong)), max(map(rows, right), default=0)
+    if largest > GRID_LIMIT:
+        return None
+    text = (
+        f"{'*'.join(names)} from {least} on (right up to {largest}), more than the {GRID_LIMIT} blocks of a grid along "
+        f"y or z"
+    )
+    most = max(names, key=lambda name: sizes_of(wrong[0])[name])
+    return Trait(text, 0, lambda case: rows(case) >= least, far=least >= FAR * largest > 0, of=most)
+
+
+def _counted(case: Case) -> list[str]:
+    """The first axes of an output, or else of an operand, that have more places together than a grid has blocks; none
+    where the case is not there for them."""
+    contract = registry.contract(case.op)
+    if not contract.is_beyond_grid(case):
+        return []
+    sizes = sizes_of(case)
+    shapes = [contract.output_axes(name, case) for name in contract.outputs]
+    shapes += [contract.operand_axes(name, case) for name in contract.operands]
+    for axes in (shape.split() for shape in shapes):
+        for count in range(1, len(axes) + 1):
+            names = axes[:count]
+            if set(names) <= set(sizes) and math.prod(sizes[name] for name in names) > GRID_LIMIT:
+                return [name for name in names if sizes[name] > 1]
+    return []
 
 
 def _of_tiles(name: str, wrong: Sequence[int], right: Sequence[int], count: int) -> Iterable[Trait]:
@@ -202,8 +248,10 @@ def pairs_alike(case: Case) -> list[tuple[str, str]]:
 
 
 def looked_at(case: Case) -> int:
-    """How many traits are looked at: two bounds of each size, and what a case has apart from sizes."""
-    return 2 * len(numbers_of(case)) + len([text for text in words_of(case) if text != HALF])
+    """How many traits are looked at: two bounds of each size, and what a case has apart from sizes, but what follows
+    from that."""
+    own = [text for text in words_of(case) if text != HALF and not text.endswith(LAST_STRIDE)]
+    return 2 * len(numbers_of(case)) + len(own)
 
 
 def words_of(case: Case) -> list[str]:
@@ -213,6 +261,8 @@ def words_of(case: Case) -> list[str]:
         found.append(f"{name} not given" if layout == "none" else f"{name} given")
         if layout not in ("none", "contiguous"):
             found += [f"{name} not contiguous", f"{name} {layout}"]
+            if layouts.has_last_stride(registry.contract(case.op).operand_shape(name, case), layout):
+                found.append(f"{name} {LAST_STRIDE}")
     found += [f"{name} {dtype}" for name, dtype in case.dtypes]
     found += [f"{name}={value}" for name, value in case.params if not isinstance(value, From)]
     found += [f"{len(size)} axes as {name}" for name, size in case.sizes if isinstance(size, tuple)]

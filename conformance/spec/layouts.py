@@ -255,6 +255,11 @@ BROADCASTS = ("broadcast", "broadcast_second", "broadcast_last")
 WRITABLE = tuple(name for name in PLANS if name not in (*BROADCASTS, *FAR_LAYOUTS))  # one place for each element
 
 
+def has_last_stride(shape: tuple[int, ...], layout: str) -> bool:
+    """Whether elements that are neighbours along the last axis of a shape are none in memory."""
+    return bool(shape) and shape[-1] > 1 and PLANS[layout](shape)[1][-1] != 1
+
+
 def values_of(values: torch.Tensor, layout: str) -> torch.Tensor:
     """The values that an operand has in this layout: `values`, or its first slice repeated for a broadcast."""
     _, strides, _ = PLANS[layout](tuple(values.shape))

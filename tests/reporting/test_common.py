@@ -430,6 +430,50 @@ def test_one_or_another_layout():
     assert " or " not in str(told_of)  # words of two sorts
 
 
+def test_a_stride_along_the_last_axis_is_told_apart_from_other_layouts():
+    names = ("contiguous", "transposed", "sliced", "offset", "step")
+    cases = [replace(case(9, 24, x=name), seed=seed) for name in names for seed in range(4)]
+
+    def strided(case):
+        return case.layout["x"] in ("transposed", "step")
+
+    assert told(strided, cases) == (
+        "all 8 cases that fail so, and none of 12 that pass: x with a last stride other than 1"
+    )
+    assert told(lambda c: not c.contiguous, [*cases, *(case(9, cols) for cols in range(2, 9))]) == (
+        "all 16 cases that fail so, and none of 11 that pass: x not contiguous"
+    )
+    one_column = [replace(case(9, 1, x=name), seed=seed) for name in names for seed in range(4)]
+    assert "stride" not in str(told(strided, one_column))  # no element has a neighbour there
+
+
+def test_one_or_another_last_stride():
+    names = ("contiguous", "sliced", "step")
+    cases = list(masked(seed=range(4), q=names, k=names))
+
+    def strided(case):
+        return "step" in (case.layout["q"], case.layout["k"])
+
+    assert told(strided, cases) == (
+        "all 20 cases that fail so, and none of 16 that pass: q or k with a last stride other than 1"
+    )
+
+
+def test_rows_beyond_a_grid_are_told_by_the_axes_that_count_them():
+    contract = registry.contract("attention")
+
+    def of(**size):
+        return plain_case(contract, "float32", "normal", size=dict(contract.sizes[0], **size))
+
+    small = [of(B=batch, Hq=8, Hkv=1, Sq=seq) for batch in (1, 2, 5) for seq in (1, 3)]
+    beyond = [plain_case(contract, "float32", "normal", size=size) for size in contract.beyond_grid if size["B"] > 1]
+    assert common.in_common(beyond, small) == (
+        "the one case that fails so, and none of 6 that pass: B*Hq from 65600 on (right up to 40), more than the 65535 "
+        "blocks of a grid along y or z"
+    )
+    assert "grid" not in str(common.in_common([of(B=8200, Hq=8, Hkv=1)], small))  # not there for its rows
+
+
 def test_one_or_another_of_few_cases_is_chance():
     given = [("contiguous", "none"), ("none", "contiguous"), ("none", "none")]
 
