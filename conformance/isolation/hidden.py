@@ -57,6 +57,7 @@ class Hidden:
 
     def __init__(self, here: Bytes, there: Bytes, dtype: torch.dtype | None, draw: np.random.Generator) -> None:
         self._here, self._there, self._hides = here, there, dtype is not None
+        self._item = 1 if dtype is None else dtype.itemsize
         self._drawn = np.zeros(len(here), np.uint8) if dtype is None else _drawn(dtype, len(here), draw)
         self.fill(there)
 
@@ -95,6 +96,8 @@ class Hidden:
             return
         written = self._here != self._drawn
         if written.any():
+            whole = written[: len(written) // self._item * self._item].reshape(-1, self._item)
+            whole[:] = whole.any(axis=1, keepdims=True)  # one byte in 256 that is written equals the drawn one
             self._there[written] = self._here[written]
 
 

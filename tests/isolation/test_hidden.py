@@ -652,9 +652,9 @@ def test_hidden_memory_by_its_states():
     here[2] = 99
     memory.hide(ran=True)
     assert memory.written and there[2] == 99 and here.tolist() == drawn.tolist()
-    here[5] = drawn[5] ^ 1  # the launcher writes
+    here[4:8] = drawn[4] ^ 1  # the launcher writes
     memory.gather()
-    assert there[5] == drawn[5] ^ 1 and there[4] == 4
+    assert there[4:8].tolist() == [drawn[4] ^ 1] * 4 and there[8] == 8
     free = Hidden(np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8), None, DRAW)
     assert not free.secret and free._here.tolist() == [0] * 8
     free._here[1] = 7
@@ -668,6 +668,25 @@ def test_hidden_memory_by_its_states():
     assert free._here.tolist() == [0, 7, 0, 0, 0, 0, 0, 0]  # as before
     free.fill(np.ones(8, np.uint8))
     assert not free.secret and free._here.tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_number_that_a_launcher_writes_is_its_own_whatever_was_drawn_there(dtype):
+    """A launcher that begins its sums by NumPy, say: of the bytes of 4000 drawn numbers some are 0, too."""
+    own, numbers = torch.empty(4000, dtype=dtype), torch.full((4000,), 3.14159, dtype=dtype)
+    there = numbers.clone()
+    memory = Hidden(own.view(torch.uint8).numpy(), there.view(torch.uint8).numpy(), dtype, DRAW)
+    own.view(torch.int16)[:] = 0
+    memory.gather()
+    assert not there.any()
+
+
+def test_of_memory_that_is_no_whole_number_of_elements_the_rest_is_kept():
+    here, there = np.zeros(7, np.uint8), np.arange(7, dtype=np.uint8)
+    memory = Hidden(here, there, torch.float32, DRAW)
+    here[4:] ^= 1
+    memory.gather()
+    assert there.tolist() == [0, 1, 2, 3, *here[4:].tolist()]
 
 
 @pytest.mark.parametrize(
