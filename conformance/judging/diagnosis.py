@@ -1307,6 +1307,7 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str], own: bool = F
         if value.shape[axis] < 2 or not places or not few or here.shape[1] < 2:
             continue
         explained, telling, sources, matches = 0, 0, {}, {}
+        left, total = int(wrong.sum()), int(wrong.sum())  # that may be explained yet
         for place in places:
             where = wrong[place]
             within = near[:, where] + near[place, where] if own else near[:, where]
@@ -1317,13 +1318,16 @@ def _elsewhere(value, answer, tolerance, bad, axes: Sequence[str], own: bool = F
             sources[place] = source = int(match.argmax())
             matches[place] = match if int(where.sum()) > 1 else torch.zeros_like(match)
             explained += int(matches[place][source])
+            left -= int(where.sum()) - int(matches[place][source])
+            if left / total < EXPLAINS:
+                break
             telling += int((other & close)[source].sum())
-        share = explained / int(wrong.sum())
-        if telling < TELLING * explained:
+        share = explained / total
+        if left / total < EXPLAINS or telling < TELLING * explained:
             continue
         by, _ = Counter(there - here for here, there in sources.items()).most_common(1)[0]
         at_one = {here: here + by for here in places if 0 <= here + by < len(right)}
-        evenly = sum(int(matches[here][there]) for here, there in at_one.items()) / int(wrong.sum())
+        evenly = sum(int(matches[here][there]) for here, there in at_one.items()) / total
         if len(at_one) == len(places) and evenly >= EXPLAINS:
             share, sources = evenly, at_one
         regular = len(set(sources.values())) == 1 or len({there - here for here, there in sources.items()}) == 1
@@ -1350,9 +1354,11 @@ def _apart_otherwise(value, answer, tolerance, bad, axes: Sequence[str]) -> tupl
             within = place - row * pitch
             told = wrong & (within < length)
             other = right[row * length + within.clamp_max(length - 1)]
-            telling = told & (((other - right).abs() > 2 * near) | (other.isfinite() != right.isfinite()))
             same = ((flat - other).abs() <= near) | (flat == other)
-            if int(telling.sum()) < SHIFTED or len(flat[telling].unique()) < ORDERED or not most(same[told]):
+            if not most(same[told]):
+                continue
+            telling = told & (((other - right).abs() > 2 * near) | (other.isfinite() != right.isfinite()))
+            if int(telling.sum()) < SHIFTED or len(flat[telling].unique()) < ORDERED:
                 continue
             share = same[told].double().mean().item()
             return share, f"{PITCH_OF}{axes[axis - 1]} were {pitch} elements from the next, not {length}"
