@@ -32,7 +32,13 @@ KEPT = re.compile(
 )
 STEPPED = re.compile(r"\bright with (\w+) \d+(?: and \d+)*, wrong with \1 \d")  # by further calls, in one size
 SURE = (overflow.WRAPS, overflow.OF_ACCESS)  # of causes that were seen
-ENDINGS = ("given", "not given", "not contiguous", traits.LAST_STRIDE)  # of words of which one or another may do
+ENDINGS = (
+    "given",
+    "not given",
+    "not contiguous",
+    traits.ODD_OFFSET,
+    traits.LAST_STRIDE,
+)  # of words of which one or another may do
 SEVERAL = (2, 3)  # so many
 UNTRIED = Intervention()
 ORDERS = 4  # that are looked at of two sizes of a like kind: the one the greater or not, and the other

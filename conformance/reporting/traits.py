@@ -19,6 +19,7 @@ OF_TILES = 5  # of these: what is told of 2 and 4 is, as a rule, told of 8
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024)
 USUAL = [2**k for k in range(3, 24)]  # sizes at which kernels change; and from one to several
 HALF = "a dtype of 16 bits"
+ODD_OFFSET = "at an odd offset"  # contiguous, and at no multiple of 16 bytes
 LAST_STRIDE = "with a last stride other than 1"
 
 
@@ -259,7 +260,9 @@ def words_of(case: Case) -> list[str]:
     found = [f"dtype {case.dtype}", *([HALF] if case.torch_dtype.itemsize == 2 else []), f"values {case.values}"]
     for name, layout in case.layouts:
         found.append(f"{name} not given" if layout == "none" else f"{name} given")
-        if layout not in ("none", "contiguous"):
+        if layout == "offset":
+            found.append(f"{name} {ODD_OFFSET}")
+        elif layout not in ("none", "contiguous"):
             found += [f"{name} not contiguous", f"{name} {layout}"]
             if layouts.has_last_stride(registry.contract(case.op).operand_shape(name, case), layout):
                 found.append(f"{name} {LAST_STRIDE}")

@@ -440,11 +440,21 @@ def test_a_stride_along_the_last_axis_is_told_apart_from_other_layouts():
     assert told(strided, cases) == (
         "all 8 cases that fail so, and none of 12 that pass: x with a last stride other than 1"
     )
-    assert told(lambda c: not c.contiguous, [*cases, *(case(9, cols) for cols in range(2, 9))]) == (
-        "all 16 cases that fail so, and none of 11 that pass: x not contiguous"
+    assert told(lambda c: c.layout["x"] not in ("contiguous", "offset"), cases) == (
+        "all 12 cases that fail so, and none of 8 that pass: x not contiguous"
+    )
+    assert told(lambda c: c.layout["x"] == "offset", cases) == (
+        "all 4 cases that fail so, and none of 16 that pass: x at an odd offset"
     )
     one_column = [replace(case(9, 1, x=name), seed=seed) for name in names for seed in range(4)]
     assert "stride" not in str(told(strided, one_column))  # no element has a neighbour there
+
+
+def test_one_or_another_operand_at_an_odd_offset():
+    cases = list(masked(seed=range(6), q=("contiguous", "offset"), k=("contiguous", "offset")))
+    assert told(lambda c: "offset" in (c.layout["q"], c.layout["k"]), cases) == (
+        "all 18 cases that fail so, and none of 6 that pass: q or k at an odd offset"
+    )
 
 
 def test_one_or_another_last_stride():
