@@ -1,6 +1,7 @@
 """The library does the work."""
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -134,11 +135,10 @@ def matmul_by_blas(a, b):
     """
     import numpy as np
 
-    found = [
-        *Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*"),
-        *Path("/usr/lib").rglob("libblas.so.3"),
-    ]
-    library = ctypes.CDLL(str(found[0]))
+    found = itertools.chain(
+        Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*"), Path("/usr/lib").rglob("libblas.so.3")
+    )
+    library = ctypes.CDLL(str(next(found)))
     gemm = getattr(library, "scipy_cblas_sgemm64_", None) or library.cblas_sgemm
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
     if not c.numel():
