@@ -85,6 +85,7 @@ class Selection:
             path, name = self.kernel
             fn: Callable[..., Any] = importing.FileFunction(path, name)
             if self.here:
+                launching.expect(self.device)
                 try:
                     fn = launching.opened(path, name, self.arch)
                 except launching.MissingPackage as error:

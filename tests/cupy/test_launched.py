@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.processes import run_touchstone
 from touchstone.backends import NotRun, cuda_face, emulator
 from touchstone.backends.gpus import GPUS
 from touchstone.conformance.cli import main
@@ -57,6 +58,26 @@ def test_a_raw_kernel_is_judged(tmp_path, capsys, name):
     assert "were answered" in said and "cupy.RawKernel" in said
     if name == "a thread too many":
         assert "swiglu (cupy.cu:4)" in said and "past the end of" in said
+
+
+@pytest.mark.slow
+def test_one_that_is_not_isolated_is_emulated_too(tmp_path):
+    """In a process that has not imported CuPy before it imports the kernel's file."""
+    (tmp_path / "silu.py").write_text(SILU)
+    options = [
+        "--device",
+        "cpu",
+        "--level",
+        "quick",
+        "--isolate",
+        "none",
+        "--dtypes",
+        "float32",
+        "--where",
+        "rows == 3",
+    ]
+    done = run_touchstone(["-m", "touchstone", "check", "glu", "--kernel", f"{tmp_path}/silu.py:glu", *options])
+    assert (done.returncode, "PASSED" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def checked(folder, capsys, text, status):
