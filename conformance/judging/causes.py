@@ -731,8 +731,10 @@ def _of_layouts(j: Judgement, case: Case, name: str) -> str | None:
             far = any(layouts.far_axis(case.layout[operand]) is not None for operand in names)
             way = ", or an offset is computed in 32 bits" if far else ""
             are, them = ("is", "it") if len(names) == 1 else ("are", "them")
+            offset = all(case.layout[operand] == "offset" for operand in names)
+            how = "at a multiple of 16 bytes" if offset else "contiguous"
             return (
-                f"right where {' and '.join(names)} {are} contiguous: NaN around or between the elements of {them} is "
+                f"right where {' and '.join(names)} {are} {how}: NaN around or between the elements of {them} is "
                 f"read; strides, offset or end are not used as they are{way}"
             )
     return None

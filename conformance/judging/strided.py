@@ -36,7 +36,8 @@ def of_output(contract: Contract, case: Case, output: str, call: reading.Call, s
     if len(kinds) > 1:
         found = [name for name, kind in kinds.items() if is_wrong({name: kind})]
         if len(found) == 1 and is_wrong({name: kind for name, kind in kinds.items() if name not in found}) is False:
-            return f"right where {found[0]} is contiguous, all else being equal"
+            how = "at a multiple of 16 bytes" if kinds[found[0]] == "offset" else "contiguous"
+            return f"right where {found[0]} is {how}, all else being equal"
     return None
 
 

@@ -336,6 +336,12 @@ def test_nan_from_between_the_elements_of_an_operand():
     both = of(nan_behind, x="step", weight="step")
     assert both == f"right where x and weight are contiguous: {said.format('them')}"
     assert of(nan_behind, x="far0").endswith("as they are, or an offset is computed in 32 bits")
+
+    def nan_off_16_bytes(x, weight, *, eps=1e-6):
+        y = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+        return y * NAN if x.data_ptr() % 16 else y
+
+    assert of(nan_off_16_bytes, x="offset").startswith("right where x is at a multiple of 16 bytes: NaN around")
     assert of(lambda x, weight, *, eps: x * NAN, x="step") is None
     j = judgement(packed, case)
     number = torch.ones(5, 7)

@@ -64,6 +64,11 @@ ALONE = "right where dy is contiguous, all else being equal"
         (packed, dict(dy="transposed"), None),  # the only one
         (packed, dict(y="step"), None),
         (lambda y, dy: 2 * right(y, dy), dict(y="sliced", dy="transposed"), None),  # whatever the strides
+        (
+            lambda y, dy: right(y, dy) * (2 if dy.data_ptr() % 16 else 1),
+            dict(y="sliced", dy="offset"),
+            "right where dy is at a multiple of 16 bytes, all else being equal",
+        ),
     ],
 )
 def test_the_operands_whose_strides_make_it_wrong(fn, layouts, text):
