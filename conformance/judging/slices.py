@@ -7,8 +7,9 @@ are moved to other places, and with other values, too.
 
 import itertools
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,12 @@ FAR = 8.0  # budgets by which each wrong slice is off somewhere
 WIDE = 0.3  # of the range of a statistic, between wrong and right ones, from which on a bound is anywhere
 WORK_LIMIT = 1e6  # work of a case above which nothing is tried
 SHIFTS = (1, 2, 5)  # slices by which all operands are moved along an axis
+PASSING = 12  # cases that pass in which a statistic is looked for
+TOLD = re.compile(
+    r"wrong where (?P<what>.+) in its (?P<letters>[^;]+?)"
+    r"(?:, and nowhere else| is (?P<bound>\S+) or (?P<side>more, right up to|less, right from) [^;]*?)"
+    r"(?:, with values \w+)?"
+)
 
 Statistic = Callable[[torch.Tensor], torch.Tensor]  # (slices, elements of each) -> (slices,)
 Key = tuple[str, tuple[str, ...], str]  # an operand, the axes that number its slices, a statistic
@@ -172,3 +179,33 @@ def _is_chance(numbers: Numbers) -> bool:
     wrong, right = ({at for (_, at), so in distinct.items() if so is side} for side in (True, False))
     count = sum(distinct.values())
     return not wrong & right or (len(HAS) + len(SIZES)) / math.comb(len(distinct), count) > CHANCE
+
+
+def is_refuted(part: str, contract: Contract, case: Case, passing: Sequence[Case]) -> bool:
+    """Whether a part of a hint says that an output is wrong by a statistic, and slices of which that is so are right in
+    cases that pass, of the same dtype and parameters."""
+    told = TOLD.fullmatch(part)
+    if told is None:
+        return False
+    alike = [one for one in passing if (one.dtype, one.params) == (case.dtype, case.params) and one.filled]
+    for one in [each for each in alike if contract.work(each) <= WORK_LIMIT][:PASSING]:
+        for name, value in _sliced(contract, contract.build(one), tuple(told["letters"].split(", "))):
+            if (numbers := _numbers(told["what"], name, value)) is None:
+                continue
+            if told["bound"] is None:
+                beyond = numbers > 0
+            else:
+                bound = float(told["bound"])
+                beyond = numbers >= bound if told["side"].startswith("more") else numbers <= bound
+            if bool(beyond.any()):
+                return True
+    return False
+
+
+def _numbers(what: str, name: str, value: torch.Tensor) -> torch.Tensor | None:
+    """The statistic of an operand that is called so, of each slice; None where none is."""
+    for text, statistic in SIZES.items():
+        if what == text.format(name):
+            return statistic(value).double()
+    has = HAS.get(what.removeprefix(f"{name} "))
+    return None if has is None or not what.startswith(f"{name} ") else has(value).double()

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from touchstone.backends import overflow
 from touchstone.conformance.discovery import registry
-from touchstone.conformance.judging import diagnosis
+from touchstone.conformance.judging import diagnosis, slices
 from touchstone.conformance.judging.judgement import PASSED, Finding, Outcome
 from touchstone.conformance.judging.trials import Kind, Trial
 from touchstone.conformance.reporting import lesser, traits
@@ -82,6 +82,7 @@ def note(judged: Iterable[tuple[Trial, Outcome]], call: Call | None = None) -> N
     _drop_refuted(failures)
     for finding in failures:
         _drop_spoiling(finding, case_of[id(finding)], right)
+        _drop_statistics(finding, case_of[id(finding)], right)
     _drop_idle([finding for finding in failures if finding.check == Check.VALUES], case_of)
     lesser.drop(failures)
     known = any(map(lesser.is_sure, failures))
@@ -154,6 +155,17 @@ def _drop_spoiling(finding: Finding, case: Case, right: Sequence[Case]) -> None:
     left = {name for name in named if not diagnosis.spoils_what_passed(contract, name, case, finding.about, right)}
     if left and left < named:
         finding.diagnosis = EQUALS.sub(partial(_of_these, left), finding.diagnosis)
+
+
+def _drop_statistics(finding: Finding, case: Case, right: Sequence[Case]) -> None:
+    """Of what a finding tells leave out by which numbers an output is wrong where these are right in cases that pass:
+    few had when it was found, and larger errors come with larger numbers from whatever cause."""
+    if finding.diagnosis is None or "wrong where " not in finding.diagnosis:
+        return
+    contract = registry.contract(case.op)
+    lines = [line.split("; ") for line in finding.diagnosis.splitlines()]
+    left = [[part for part in parts if not slices.is_refuted(part, contract, case, right)] for parts in lines]
+    finding.diagnosis = "\n".join("; ".join(parts) for parts in left)
 
 
 def _drop_idle(failures: Sequence[Finding], case_of: Mapping[int, Case]) -> None:

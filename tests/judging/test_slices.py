@@ -112,3 +112,38 @@ def test_where_nothing_lies_near_a_bound_none_is_told():
     assert slices._bound(key, near) == slices._bound(key, far)
     assert slices._bound(key, near) == "wrong where the largest x in its rows is 11 or more, right up to 9"
     assert slices._bound(key, [(1.0, True, (0,)), (2.0, True, (1,)), (9.0, False, (2,)), (11.0, False, (3,))]) is None
+
+
+def passing(rows, cols, values="normal", **other):
+    return replace(plain_case(NORM, "float32", values), sizes=(("rows", rows), ("cols", cols)), **other)
+
+
+@pytest.mark.parametrize(
+    ("part", "refuted"),
+    [
+        ("wrong where the largest x in its rows is 0.5 or more, right up to 0.4", True),
+        ("wrong where the largest x in its rows is 0.5 or more, right up to 0.4, with values large", True),
+        ("wrong where the largest x in its rows is 50 or more, right up to 40", False),
+        ("wrong where the largest |x| in its rows is 0.1 or less, right from 0.2 on", False),
+        ("wrong where the smallest x in its rows is -0.5 or less, right from -0.4 on", True),
+        ("wrong where x has NaN in its rows, and nowhere else", False),
+        ("wrong where the largest weight in its rows is 0.5 or more, right up to 0.4", False),  # which has none
+        ("wrong where the largest x in its cols is 0.5 or more, right up to 0.4", True),
+        ("wrong: most of rows 0..7", False),
+        ("wrong where o is, and nowhere else", False),
+    ],
+)
+def test_what_slices_of_cases_that_pass_refute(part, refuted):
+    assert slices.is_refuted(part, NORM, ROWS, [passing(3, 33)]) is refuted
+
+
+def test_cases_of_another_dtype_or_parameter_refute_nothing():
+    part = "wrong where the largest x in its rows is 0.5 or more, right up to 0.4"
+    for other in (passing(3, 33, dtype="float16"), passing(3, 33, params=(("eps", 0.5),)), passing(3, 0)):
+        assert not slices.is_refuted(part, NORM, ROWS, [other])
+    assert not slices.is_refuted(part, NORM, ROWS, [])
+
+
+def test_nan_in_a_row_that_is_right_refutes_that_it_is_why():
+    part = "wrong where x has NaN in its rows, and nowhere else"
+    assert slices.is_refuted(part, NORM, ROWS, [passing(7, 33, "one_nan")])

@@ -321,6 +321,14 @@ def test_a_mutant_that_another_finding_refutes_is_not_named():
     assert "; or " in apart[0].diagnosis
 
 
+def test_by_which_numbers_it_is_wrong_is_left_out_where_these_are_right_elsewhere():
+    told = "y: wrong: rows 1 of 3; wrong where the largest x in its rows is {} or more, right up to 0.4; all 0 there"
+    for bound, left in ((0.5, "y: wrong: rows 1 of 3; all 0 there"), (50, told.format(50))):
+        finding = Finding("0" * 8, "failure", Check.VALUES, "a case", "wrong", about="y", diagnosis=told.format(bound))
+        common._drop_statistics(finding, case(3, 24), [case(17, 24)])
+        assert finding.diagnosis == left
+
+
 def test_of_several_mutants_those_are_left_that_spoil_nothing_that_passed():
     contract = registry.contract("softmax")
 
