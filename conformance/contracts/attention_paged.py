@@ -132,10 +132,10 @@ def _table(draw: Draw, lengths: list[int]) -> torch.Tensor:
     return table
 
 
-def _family(make):
+def _family(make, lengths_of=_lengths):
     def family(draw: Draw):
         q, *keys_and_values = make(_OfSequences(draw))
-        size, lengths = draw.size, _lengths(draw.size)
+        size, lengths = draw.size, lengths_of(draw.size)
         found = {"q": q, "block_table": _table(draw, lengths), "lengths": torch.tensor(lengths, dtype=torch.float64)}
         for name, own in zip(("k_cache", "v_cache"), keys_and_values, strict=True):
             cache = draw.normal(draw.shape(name))
@@ -241,6 +241,10 @@ ALSO = {
     # one of the sequences has all rows of its pages, no whole tiles or equal parts
     "full_in_several_tiles": Also(dict(B=3, Hq=2, Hkv=1, Sq=1, P=1100, page=1, n=643, D=16)),
     "many_pages": Also(dict(B=2, Hq=2, Hkv=1, Sq=1, P=66001, page=1, n=33, D=8)),
+    # no sequence has as many pages as the table has room for
+    "room_in_the_table": Also(
+        dict(B=3, Hq=2, Hkv=1, Sq=1, P=9, page=4, n=6, D=16), _family(attention.heads, lambda size: [5, 9, 11])
+    ),
 }
 contract = Contract(
     operands={

@@ -264,6 +264,17 @@ def on_pages_of_64(fn):
     return wrong
 
 
+def as_wide_as_the_longest(fn):
+    """A row of the table of pages is taken to be as long as the longest sequence needs, not as it is."""
+
+    def wrong(q, k_cache, v_cache, table, lengths, **kwargs):
+        most = -(-int(lengths.max()) // k_cache.shape[1])
+        narrow = table.reshape(-1)[: len(table) * most].reshape(len(table), most)
+        return fn(q, k_cache, v_cache, narrow.clamp_max(len(k_cache) - 1), lengths, **kwargs)
+
+    return wrong
+
+
 def up_to(width: int, *outputs: int):
     """Columns of outputs beyond a width are 0."""
 
@@ -1223,6 +1234,7 @@ WRONG = [
     ("attention_decode_int4", "tail_of_a_tile", changed(v_scales=not_shifted_in_the_last_tile)),
     *(("attention_decode_int4", "beyond_float16", changed(**{n: in_float16})) for n in ("k_scales", "v_scales")),
     ("attention_paged", "many_pages", changed(block_table=lambda t: t % 2**16)),
+    ("attention_paged", "room_in_the_table", as_wide_as_the_longest),
     ("mla_decode", "wide_rotary", changed(cache=narrow(72 + 64))),
     ("mla", "tail_of_latents", changed(c=narrow(192))),
     *((op, "wide_heads", up_to(256, 0)) for op in ("rope", "rope_backward")),
