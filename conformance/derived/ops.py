@@ -88,7 +88,7 @@ FOURIER = words("_fft_r2c _fft_c2r _fft_c2c")
 OF_COMPLEX = FOURIER | SUMS | words("polar mm bmm addmm baddbmm mv addmv dot vdot prod cumprod linalg_vector_norm")
 # not called pointwise by torch, and right by the rule for arithmetic
 KNOWN = words("""
-polar lerp cross linalg_cross hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
+polar lerp hardswish hardswish_ hardsigmoid leaky_relu leaky_relu_ elu elu_
 celu gelu silu silu_ mish addcmul addcdiv softshrink hardshrink add_ sub_ mul_ div_ sqrt_ rsub _prelu_kernel
 """)
 # run as torch's own decomposition into smaller ops
@@ -101,7 +101,7 @@ native_group_norm_backward _softmax_backward_data _log_softmax_backward_data gel
 sigmoid_backward tanh_backward threshold_backward native_batch_norm_backward nll_loss_backward mse_loss_backward
 _fused_rms_norm rms_norm upsample_bilinear2d upsample_linear1d grid_sampler_2d upsample_bicubic2d
 upsample_trilinear3d _weight_norm_interface affine_grid_generator lerp trace baddbmm addmv addr addbmm hardsigmoid
-std_mean
+std_mean cross linalg_cross
 """)
 
 

@@ -710,6 +710,18 @@ def test_what_is_written_in_place_is_off_by_as_much_as_anew(name):
     assert within(written, 0, IN_PLACE[name][0](*values)) <= 1
 
 
+@pytest.mark.parametrize("function", [torch.linalg.cross, torch.cross])
+def test_what_is_left_of_a_cross_product_of_parallel_vectors_is_off_as_its_products_are(function):
+    """One of two equal products is rounded where the other is part of a fused multiply-add."""
+    signs = torch.tensor([[1.0, -1, 1], [1, 1, 0], [-1, 1, 1], [0, -1, -1]])
+    for a in (drawn((50, 3))[0], -1.5268 * signs):
+        for b in (a, 2 * a, 1.2768 * a.sign()):
+            first, second = a.double().roll(-1, 1) * b.double().roll(-2, 1), a.roll(-2, 1) * b.roll(-1, 1)
+            found = sampled(lambda x, y: function(x, y, dim=1), [a, b])
+            assert not found.unknown
+            assert 0 < within(found, 0, (first - second.double()).float()) <= 1
+
+
 @pytest.mark.parametrize("function", [torch.linalg.cholesky, torch.cholesky, torch.linalg.pinv, torch.cholesky_inverse])
 def test_factors_and_inverses_of_a_matrix_are_off_as_its_condition_says(function):
     (x,) = drawn((20, 20))
