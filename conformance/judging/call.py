@@ -34,7 +34,7 @@ from touchstone.conformance.spec.cases import plain_case
 from touchstone.conformance.spec.checks import Check
 from touchstone.conformance.spec.contract import Case, Contract, Inputs
 
-COMPARED_WITH_FAULTS = 3  # failing calls of a kernel
+COMPARED_WITH_FAULTS = 3  # failing calls of a kernel on numbers, and of those on NaN and infinities
 OF_A_CALL, OF_A_KERNEL = 30.0, 60.0  # seconds in which it is called for hints about one of them, and about all
 MANY = 24  # wrong elements that are not right in a lower precision by chance
 ROUNDED_ONCE = 0.9  # of the elements, more than which are the rounded answer where nothing was rounded before
@@ -279,12 +279,14 @@ def _explain(
     verdicts: dict[str, compare.Verdict],
 ) -> None:
     compared, start = j.subject.compared, time.monotonic()
-    compared["answers"] += 1
+    long = j.executor.device == "cpu" and j.contract.is_beyond_grid(inputs.case)  # a call takes seconds
+    finite = all(value is None or bool(value.isfinite().all()) for value in inputs.exact.values())
+    answers = "answers" if finite else "answers of no numbers"  # which other causes make
+    thoroughly = compared[answers] < COMPARED_WITH_FAULTS
+    compared[answers] += not long
     end = start + min(OF_A_CALL, OF_A_KERNEL - compared["hints, ms"] / 1000)
-    thoroughly = compared["answers"] <= COMPARED_WITH_FAULTS
     got = {name: values[name] for name in verdicts}
     blocks = output_bytes(j.contract, inputs.case)
-    long = j.executor.device == "cpu" and j.contract.is_beyond_grid(inputs.case)  # a call takes seconds
     again = thoroughly and not long and j.trial.kind is Kind.CASE
     of_nan = again or (j.trial.kind is Kind.CASE and not inputs.case.filled)  # few, and of little work
     found = causes.of_call(j, inputs, got, expected, verdicts, blocks, again)

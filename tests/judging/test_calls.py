@@ -898,6 +898,40 @@ def test_what_a_diagnosis_may_call(monkeypatch, again):
     assert j.subject.compared["answers"] == (1 if again else 4)
 
 
+@pytest.mark.parametrize(
+    ("values", "before", "thoroughly", "after"),
+    [
+        ("normal", {"answers of no numbers": 3}, True, {"answers of no numbers": 3, "answers": 1}),
+        ("normal", {"answers": 3}, False, {"answers": 4}),
+        ("one_nan", {"answers": 3}, True, {"answers": 3, "answers of no numbers": 1}),
+        ("one_nan", {"answers of no numbers": 3}, False, {"answers of no numbers": 4}),
+    ],
+)
+def test_failures_on_numbers_and_on_nan_are_looked_into_apart(monkeypatch, values, before, thoroughly, after):
+    j, given = judgement(), {}
+    j.subject.compared.update(before)
+    monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: given.update(named) or {})
+    monkeypatch.setattr(call.causes, "of_call", lambda *args: {})
+    inputs = j.contract.build(replace(j.case, values=values))
+    expected = j.contract.expected(inputs)
+    got = {"y": 2 * expected["y"].answer.float() + 1}
+    call._explain(j, inputs, got, expected, {"y": calls.compare.compare(got["y"], expected["y"], torch.float32)})
+    assert given["mutants"] is thoroughly
+    assert {name: count for name, count in j.subject.compared.items() if name.startswith("answers")} == after
+
+
+def test_a_failure_that_is_not_called_again_leaves_others_to_be_looked_into(monkeypatch):
+    j = judgement()
+    monkeypatch.setattr(call.diagnosis, "diagnose", lambda *args, **named: {})
+    monkeypatch.setattr(call.causes, "of_call", lambda *args: {})
+    monkeypatch.setattr(type(j.contract), "is_beyond_grid", lambda *args: True)
+    inputs = j.contract.build(j.case)
+    expected = j.contract.expected(inputs)
+    got = {"y": 2 * expected["y"].answer.float()}
+    call._explain(j, inputs, got, expected, {"y": calls.compare.compare(got["y"], expected["y"], torch.float32)})
+    assert not j.subject.compared["answers"]
+
+
 @pytest.mark.parametrize(("empty", "asked"), [(True, True), (False, False)])
 def test_where_nan_comes_from_is_asked_of_any_case_of_size_0(monkeypatch, empty, asked):
     """Of which there are few; of others, of the first failures alone."""
