@@ -102,3 +102,43 @@ def test_numba_cuda_has_what_is_relied_on():
     assert set(wanted) == own and cache == "NullCache"
     relied_on = {"_cubin_cache", "_linking_files", "referenced_objects", "_setup_functions", "use_cooperative"}
     assert relied_on <= set(library)
+
+
+def test_no_ptx_is_made_that_nobody_reads_and_what_is_linked_is_the_same():
+    code = """if True:
+        import json
+        from contextlib import nullcontext
+        import numba.cuda as cuda
+        from numba.cuda import dispatcher, types
+        from numba.cuda.cudadrv import nvvm
+        from touchstone.backends.numba.runtime import compiling, kept
+        from touchstone.backends import numba
+        numba.restore_row_stack()
+        made, stock = [], nvvm.compile_ir
+        nvvm.compile_ir = lambda text, **options: made.append("gen-lto" in options) or stock(text, **options)
+
+        def plain(x):
+            x[cuda.threadIdx.x] = 1.0
+
+        def reshaped(x):
+            x.reshape((4, 4))[1, 1] = 1.0
+
+        found = {}
+        for function in (plain, reshaped):
+            for name, within in (("stock", nullcontext), ("ours", kept.without_ptx)):
+                made.clear()
+                with compiling._device("sm_90"), within():
+                    library = dispatcher._Kernel(function, (types.float32[::1],), lto=True)._codelibrary
+                    files, first = sorted(map(str, library._linking_files)), list(made)
+                    found[function.__name__ + " " + name] = first, files
+        with compiling._device("sm_90"), kept.without_ptx():
+            debugged = dispatcher._Kernel(plain, (types.float32[::1],), lto=False)._codelibrary
+            found["without lto"] = ".visible .entry" in debugged.get_asm_str()
+        print(json.dumps(found))
+    """
+    found = json.loads(output_of(code))
+    for function in ("plain", "reshaped"):
+        (first, linked), (ours, same) = found[f"{function} stock"], found[f"{function} ours"]
+        assert (first, ours) == ([False], []) and linked == same
+    assert found["plain ours"][1] == [] and found["reshaped ours"][1][0].endswith("reshape_funcs.cu")
+    assert found["without lto"]

@@ -1,4 +1,5 @@
-"""Machine code of kernels for a GPU, kept from one process to the next (backends/storage).
+"""Machine code of kernels for a GPU: made without PTX that nobody reads, and kept from one process to the next
+(backends/storage).
 
 numba-cuda takes half a second a kernel and types of arguments. Its own cache, `cuda.jit(cache=True)`, knows a kernel by
 its file; this one by all that the kernel refers to, as the emulator's does: device functions of other files among it.
@@ -8,6 +9,7 @@ import base64
 import functools
 import json
 import sys
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from touchstone.backends.emulator import compiler
 from touchstone.backends.emulator.numba import cache
+from touchstone.backends.emulator.numba.scopes import replaced
 from touchstone.backends.storage.artefacts import store
 
 
@@ -22,6 +25,22 @@ def look_first(kernel: Any) -> None:
     """Let a `@cuda.jit` kernel that has no cache of its own look for its machine code here before it compiles."""
     if type(getattr(kernel, "_cache", None)).__name__ == "NullCache" and _one_architecture():
         kernel._cache = Kept(kernel)
+
+
+def without_ptx() -> AbstractContextManager[None]:
+    """Within, a kernel that numba-cuda compiles by way of LTO-IR is not compiled to PTX too.
+
+    numba-cuda searches that PTX for names of functions of its own to link, which NVVM IR has as well, and throws it
+    away: a third of what NVVM and nvJitLink take for a kernel.
+    """
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    native = CUDACodeLibrary.get_asm_str
+
+    def searched(library: Any, cc: Any = None) -> str:
+        return library.get_llvm_str() if library._lto else native(library, cc)
+
+    return replaced((CUDACodeLibrary, "get_asm_str", searched))
 
 
 class Kept:

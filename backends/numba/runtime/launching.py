@@ -50,7 +50,7 @@ def _launch_on_gpu(
     replay.spoil("a first launch")
     given = [argument.detach() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     kept.look_first(kernel)
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), kept.without_ptx():
         stream = cuda.external_stream(torch.cuda.current_stream(device).cuda_stream)
         if shared > OPTED_IN:
             _allow(kernel, given, shared, device.index)
