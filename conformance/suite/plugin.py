@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 import psutil
 import pytest
-import torch
 
 from touchstone.backends.devices import cuda_unavailable, gpus, keep_one
 from touchstone.backends.variants import attributes
@@ -37,7 +36,7 @@ from touchstone.conformance.spec.known import Known, Rule
 from touchstone.conformance.spec.known import read as read_known
 from touchstone.conformance.spec.narrowing import Narrowing
 from touchstone.conformance.spec.sharing import Share, shares
-from touchstone.conformance.suite import pasted
+from touchstone.conformance.suite import pasted, workers
 from touchstone.conformance.suite.turns import WAITS, in_turn
 
 COMPILED = "touchstone-compiled"  # key of the user property that holds the rows of an item of compile conformance
@@ -158,7 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
         option.benchmark_disable = True  # as pytest-benchmark decides itself, with a warning from every worker
     if hasattr(config, "workerinput"):
-        _share_cores(config.workerinput["workercount"])
+        workers.share_cores(config.workerinput["workercount"])
         if option.device != "cpu":
             keep_one(int(config.workerinput["workerid"].removeprefix("gw")))
     try:
@@ -204,6 +203,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SELECTION], config.stash[NARROWED], config.stash[KNOWN] = chosen, narrowed, known
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
+    else:
+        worker = workers.Worker(config.workerinput["workercount"], _is_long, chosen.device == "cuda")
+        config.pluginmanager.register(worker, "touchstone-worker")
 
 
 def _known(option: argparse.Namespace, chosen: selection.Selection) -> dict[str, Known]:
@@ -224,15 +226,6 @@ def _try_start(subject: Subject) -> None:
         try_start(subject)
     except ValueError as error:
         raise selection.UsageError(f"--kernel: {str(error).removeprefix('fn: ')}") from error
-
-
-def _share_cores(workers: int) -> None:
-    """Give this process its part of the machine's cores where OMP_NUM_THREADS does not say how many it may use: with a
-    thread per core in each of 16 workers, torch and the emulator spend their time waiting for each other."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        share = max(1, len(os.sched_getaffinity(0)) // workers)
-        os.environ["OMP_NUM_THREADS"] = str(share)  # for the emulator and for processes started from here
-        torch.set_num_threads(share)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -331,6 +324,12 @@ def _by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _call_of(item: pytest.Item) -> Any:
     return getattr(item, "callspec", None)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Whether it is a trial of many calls, which can be as long as a thousand others: each may compile kernels."""
+    judged = getattr(_call_of(item), "params", {}).get("judged")
+    return isinstance(judged, KernelItem) and judged.trial.kind is Kind.CALLS
 
 
 @functools.lru_cache
