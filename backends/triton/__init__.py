@@ -82,9 +82,10 @@ def prepare(device: str) -> None:
         _interpreter().install()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
-        from touchstone.backends.triton.runtime import caching
+        from touchstone.backends.triton.runtime import caching, first
 
         caching.install()
+        first.install()
 
 
 def adopt(fn: Callable[..., Any], device: str) -> None:

@@ -5,8 +5,10 @@ import ctypes
 import json
 import re
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -14,7 +16,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from touchstone.backends import prepared, replay, tensormaps
-from touchstone.backends.triton.runtime import compiling, ready
+from touchstone.backends.triton.runtime import compiling, first, ready
 
 SIZES = {"b8": 1, "u8": 1, "u16": 2, "u32": 4, "f32": 4, "u64": 8}
 compiled_kernels, log, encoded = {}, [], []
@@ -218,10 +220,66 @@ def replays():
         yield bool(own), given, [x.data_ptr().to_bytes(8, "little").hex(), y.data_ptr().to_bytes(8, "little").hex()]
 
 
+encoded_before = encoded[:]
+
+
+class OfTriton:
+    """In the place of the launcher that Triton compiles."""
+
+    asked = "of Triton"
+
+    def __init__(self, src, metadata):
+        log.append("made")
+
+    def __call__(self, *args):
+        log.append("of Triton")
+
+
+def first_launches(handle, *args, grid=(2, 3, 1), times=1):
+    """What the driver is given by a new launcher of a compiled kernel."""
+    log.clear()
+    made = compiled_kernels[handle]
+    launcher = first.First(made.src, made.metadata)
+    for _ in range(times):
+        launcher(*grid, 3, handle, None, None, None, None, *args)
+    return [*log, getattr(launcher, "asked", None)] if times == 1 and grid == (1, 1, 1) else log[:]
+
+
+first._native = OfTriton
+handles = {name: report[name][1][0]["kernel"] for name in ("the same", "cols 1", "no y", "dependent", "tiles")}
+given = 5, 48, 0.5, True, 64, "a"
+report["first"] = {
+    "the same": first_launches(handles["the same"], x, y, *given),
+    "cols 1": first_launches(handles["cols 1"], x, y, 5, 1, 0.5, True, 64, "a"),
+    "no y": first_launches(handles["no y"], x, None, *given),
+    "dependent": first_launches(handles["dependent"], x, y, *given),
+    "tiles": first_launches(handles["tiles"], described(a, 32, 64), described(b, 64, 32), 3, 32, grid=(4, 1, 1)),
+    "a grid with a zero": first_launches(handles["the same"], x, y, *given, grid=(0, 1, 1)),
+    "on the CPU": first_launches(handles["the same"], on_cpu, y, *given),
+    "an address": first_launches(handles["the same"], 16, y, *given),
+    "a number of NumPy": first_launches(handles["the same"], x, y, np.int32(5), *given[1:]),
+    "too large": first_launches(handles["the same"], x, y, 1 << 40, *given[1:]),
+    "an attribute": first_launches(handles["the same"], x, y, *given, grid=(1, 1, 1))[-1:],
+    "often": [each == "of Triton" for each in first_launches(handles["the same"], x, y, *given, times=first.FEW + 2)],
+}
+with ThreadPoolExecutor(1) as pool:
+    log.clear()
+    made = compiled_kernels[handles["the same"]]
+    launcher = first.First(made.src, made.metadata)
+    pool.submit(launcher, 2, 3, 1, 3, made.function, None, None, None, None, x, y, *given).result()
+    report["first"]["another thread"] = log[:]
+report["first"]["encoded"] = encoded[len(encoded_before) :]
+made.metadata = made.metadata._replace(num_ctas=2)
+report["first"]["a cluster"] = first_launches(made.function, x, y, *given)
 torch._C._len_torch_function_stack = lambda: 0
 report["replays"] = list(replays())
 JITFunction.run = native
 hook = SimpleNamespace(calls=[print])
 triton.knobs.runtime.launch_enter_hook = hook
 report["watched"] = calls(launch_numbers, [plain])
-print(json.dumps({"report": report, "addresses": addresses, "encoded": encoded, "a": a.data_ptr(), "b": b.data_ptr()}))
+report["first"]["watched"] = first_launches(handles["cols 1"], x, y, 5, 1, 0.5, True, 64, "a")
+print(
+    json.dumps(
+        {"report": report, "addresses": addresses, "encoded": encoded_before, "a": a.data_ptr(), "b": b.data_ptr()}
+    )
+)

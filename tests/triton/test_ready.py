@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.processes import run_touchstone
+from tests.processes import output_of, run_touchstone
 from tests.programs import PROGRAMS
 
 if not importlib.util.find_spec("triton"):
@@ -124,3 +124,50 @@ def test_a_description_is_kept_for_memory_of_a_gpu_and_holds_no_tensor(result):
     again, other, tensor = result["report"]["kept"]
     assert again and not other and not tensor
     assert result["report"]["on the CPU"] == [True]
+
+
+@pytest.mark.parametrize("what", ["the same", "cols 1", "no y", "dependent"])
+def test_a_first_launch_gives_the_driver_what_a_later_one_does(result, what):
+    assert result["report"]["first"][what] == result["report"][what][1]
+
+
+def test_a_first_launch_gives_the_driver_descriptors_too(result):
+    (given,), (later,) = result["report"]["first"]["tiles"], result["report"]["tiles"][1]
+    assert [len(value) for value in given["values"]] == [len(value) for value in later["values"]]
+    for place, (value, expected) in enumerate(zip(given["values"], later["values"], strict=True)):
+        assert value[:16] == expected[:16], place  # then comes how many were encoded before
+    assert result["report"]["first"]["encoded"] == result["encoded"][:2]
+
+
+def test_a_first_launch_of_no_programs_is_none(result):
+    assert result["report"]["first"]["a grid with a zero"] == []
+
+
+WITH_TRITONS = "on the CPU", "an address", "a number of NumPy", "too large", "another thread", "a cluster", "watched"
+
+
+@pytest.mark.parametrize("what", WITH_TRITONS)
+def test_a_first_launch_of_another_kind_is_tritons(result, what):
+    assert result["report"]["first"][what] == ["made", "of Triton"]
+
+
+def test_a_kernel_that_is_launched_often_gets_a_launcher_of_tritons(result):
+    told = result["report"]["first"]["often"]
+    assert told == [False] * 32 + [False, True, True]  # the 33rd is made
+    assert result["report"]["first"]["an attribute"] == ["of Triton"]
+
+
+def test_first_launches_are_put_in_the_place_of_a_launcher_that_is_compiled_alone():
+    code = """if True:
+        from triton.backends.nvidia import driver
+        from touchstone.backends.triton.runtime import first
+        stock = driver.CudaLauncher
+        driver.make_launcher = None
+        first.install(), first.install()
+        print(driver.CudaLauncher is first.First, first._native is stock)
+        del driver.make_launcher
+        first._native, driver.CudaLauncher = None, stock
+        first.install()
+        print(driver.CudaLauncher is stock)
+    """
+    assert output_of(code).split() == ["True"] * 3

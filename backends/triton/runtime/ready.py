@@ -22,7 +22,7 @@ from triton import knobs
 from triton.runtime.jit import JITFunction
 
 from touchstone.backends import replay, tensormaps
-from touchstone.backends.prepared import OfThread, Prepared
+from touchstone.backends.prepared import Extent, OfThread, Prepared
 from touchstone.backends.triton.runtime import tuning
 
 _of_thread = OfThread()
@@ -118,7 +118,7 @@ class _Run:
         native = type(kernel).run
         if native is _while_recorded:
             native = _NATIVE
-        if native is not _NATIVE or warmup or kernel.pre_run_hooks or _watched():
+        if native is not _NATIVE or warmup or kernel.pre_run_hooks or watched():
             replay.spoil("a launch that is watched")
             return native(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         index = torch._C._cuda_getDevice()
@@ -199,12 +199,12 @@ def _leaves(looks: Sequence[bool | None], args: Sequence[Any]) -> Iterator[tuple
             yield look, value
 
 
-def _kinds(kinds: Iterable[Any]) -> Iterator[str]:
+def flat_kinds(kinds: Iterable[Any]) -> Iterator[str]:
     """What Triton's signature says of them."""
     for kind in kinds:
         if isinstance(kind, tuple):
             yield "constexpr"
-            yield from _kinds(kind)
+            yield from flat_kinds(kind)
         else:
             yield kind
 
@@ -225,46 +225,20 @@ class _Ready:
     def __init__(self, compiled: Any, count: int) -> None:
         """Of Triton's compiled kernel, for `count` arguments by place. Raises NotReady where it is launched in a way
         unknown here."""
-        about = compiled.metadata
-        if about.num_ctas != 1 or about.global_scratch_size or about.profile_scratch_size:
-            raise NotReady
         self.compiled = compiled  # which unloads it when it goes
-        self._block, self._shared = (32 * about.num_warps, 1, 1), about.shared
-        self._how = bool(about.launch_cooperative_grid), bool(about.launch_pdl)
-        if all(self._how):
-            raise NotReady
-        self._sent: list[tuple[int, _Described | None]] = []  # of the values: which, and how
-        formats: list[str] = []
-        described = iter(about.tensordesc_meta or ())
-        for place, kind in enumerate(_kinds(islice(compiled.src.signature.values(), count))):
-            if kind.startswith("tensordesc"):
-                one = _Described(next(described, None))
-                self._sent.append((place, one))
-                formats += one.formats
-            elif kind != "constexpr":
-                self._sent.append((place, None))
-                formats.append("P" if kind.startswith("*") else _FORMATS[kind])
-        formats += ["Q", "Q"]  # memory that Triton gives some kernels: none here
-        if _parameters(compiled.function) != list(map(struct.calcsize, formats)):
-            raise NotReady
-        self._prepared = Prepared(compiled.function, formats, compiled, _is_other)
+        self._configuration = configuration(compiled.metadata)
+        self._sent, formats = sent(flat_kinds(islice(compiled.src.signature.values(), count)), compiled.metadata)
+        self._prepared = to_launch(compiled.function, formats, compiled)
 
     def launch(self, values: Sequence[Any], grid: Any, index: int) -> bool:
         """Launch on GPU `index`, which is current; False leaves it to Triton."""
         if type(grid) is not tuple or 0 in grid:
             return False
-        sent: list[Any] = []
-        try:
-            for place, described in self._sent:
-                if described is None:
-                    sent.append(values[place])
-                else:
-                    sent += described.fields(values[place])
-            self._prepared.fill([*sent, 0, 0])
-        except (struct.error, OverflowError):
+        if not filled(self._prepared, self._sent, values):
             return False
+        block, shared, how = self._configuration
         stream = torch._C._cuda_getCurrentRawStream(index)
-        self._prepared.launch((*grid, 1, 1)[:3], self._block, self._shared, stream, *self._how)
+        self._prepared.launch((*grid, 1, 1)[:3], block, shared, stream, *how)
         return True
 
 
@@ -293,7 +267,57 @@ class _Described:
         return made[self]
 
 
-def _watched() -> bool:
+Sent = tuple[int, _Described | None]  # of a kernel's values: which, and how
+
+
+def configuration(about: Any) -> tuple[Extent, int, tuple[bool, bool]]:
+    """The threads of a block, its shared memory, and whether a launch is cooperative and whether dependent, as the
+    metadata of a compiled kernel have it. Raises NotReady where it is launched in a way unknown here."""
+    how = bool(about.launch_cooperative_grid), bool(about.launch_pdl)
+    if about.num_ctas != 1 or about.global_scratch_size or about.profile_scratch_size or all(how):
+        raise NotReady
+    return (32 * about.num_warps, 1, 1), about.shared, how
+
+
+def sent(kinds: Iterable[str], about: Any) -> tuple[list[Sent], list[str]]:
+    """Which of a kernel's values the driver is given, and how, and the formats of its parameters."""
+    found: list[Sent] = []
+    formats: list[str] = []
+    described = iter(about.tensordesc_meta or ())
+    for place, kind in enumerate(kinds):
+        if kind.startswith("tensordesc"):
+            one = _Described(next(described, None))
+            found.append((place, one))
+            formats += one.formats
+        elif kind != "constexpr":
+            found.append((place, None))
+            formats.append("P" if kind.startswith("*") else _FORMATS[kind])
+    return found, [*formats, "Q", "Q"]  # memory that Triton gives some kernels: none here
+
+
+def to_launch(function: int, formats: list[str], owner: Any = None) -> Prepared:
+    """The driver's kernel `function`. Raises NotReady where it has other parameters than of these formats."""
+    if _parameters(function) != list(map(struct.calcsize, formats)):
+        raise NotReady
+    return Prepared(function, formats, owner, _is_other)
+
+
+def filled(prepared: Prepared, places: list[Sent], values: Sequence[Any]) -> bool:
+    """Whether the values could be put in their places."""
+    given: list[Any] = []
+    try:
+        for place, described in places:
+            if described is None:
+                given.append(values[place])
+            else:
+                given += described.fields(values[place])
+        prepared.fill([*given, 0, 0])
+    except (struct.error, OverflowError):
+        return False
+    return True
+
+
+def watched() -> bool:
     """Whether something is to be told of launches, or kernels are to check themselves."""
     runtime = knobs.runtime
     hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
@@ -303,7 +327,7 @@ def _watched() -> bool:
 
 def _is_other() -> bool:
     """Whether a call may launch otherwise than it did before."""
-    return JITFunction.run not in (_NATIVE, _while_recorded) or _watched() or tuning.is_asked()
+    return JITFunction.run not in (_NATIVE, _while_recorded) or watched() or tuning.is_asked()
 
 
 def _parameters(function: int) -> list[int]:
