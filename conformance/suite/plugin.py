@@ -203,8 +203,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SELECTION], config.stash[NARROWED], config.stash[KNOWN] = chosen, narrowed, known
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config, chosen), "touchstone-summary")
-    else:
-        worker = workers.Worker(config.workerinput["workercount"], _is_long, chosen.device == "cuda")
+    elif chosen.device == "cuda":
+        worker = workers.Worker(config.workerinput["workercount"], _is_long)
         config.pluginmanager.register(worker, "touchstone-worker")
 
 

@@ -11,9 +11,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-YOUNG = (
-    20_000  # objects that are made before the garbage collector looks through them; Python's default is 700 to 2,000
-)
+YOUNG = 20_000  # objects made before the garbage collector looks through them; Python's default is 700 to 2,000
 Item = TypeVar("Item")
 
 
@@ -67,10 +65,10 @@ def leave() -> None:
 
 
 class Worker:
-    """The hooks of such a process, `on_gpu` or not."""
+    """The hooks of such a process where kernels run on a GPU."""
 
-    def __init__(self, workers: int, is_long: Callable[[pytest.Item], bool], on_gpu: bool):
-        self._workers, self._is_long, self._on_gpu = workers, is_long, on_gpu
+    def __init__(self, workers: int, is_long: Callable[[pytest.Item], bool]):
+        self._workers, self._is_long = workers, is_long
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -82,5 +80,5 @@ class Worker:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        if self._on_gpu and "exitstatus" in getattr(config, "workeroutput", {}):  # which the controller has been told
+        if "exitstatus" in getattr(config, "workeroutput", {}):  # which the controller has been told
             leave()

@@ -63,12 +63,11 @@ def test_a_worker_that_leaves_runs_what_is_to_run_at_the_end_and_does_no_more():
     assert output_of(code) == "before at the end\n"
 
 
-def test_only_a_worker_on_a_gpu_that_has_told_its_results_leaves(monkeypatch):
+def test_only_a_worker_that_has_told_its_results_leaves(monkeypatch):
     left = []
     monkeypatch.setattr(workers, "leave", lambda: left.append(None))
     told, silent = SimpleNamespace(workeroutput={"exitstatus": 0}), SimpleNamespace(workeroutput={})
-    workers.Worker(2, bool, on_gpu=True).pytest_unconfigure(silent)
-    workers.Worker(2, bool, on_gpu=False).pytest_unconfigure(told)
+    workers.Worker(2, bool).pytest_unconfigure(silent)
     assert not left
-    workers.Worker(2, bool, on_gpu=True).pytest_unconfigure(told)
+    workers.Worker(2, bool).pytest_unconfigure(told)
     assert len(left) == 1
