@@ -257,6 +257,7 @@ report["first"] = {
     "a grid with a zero": first_launches(handles["the same"], x, y, *given, grid=(0, 1, 1)),
     "on the CPU": first_launches(handles["the same"], on_cpu, y, *given),
     "an address": first_launches(handles["the same"], 16, y, *given),
+    "an argument less": first_launches(handles["the same"], x, y, *given[1:]),
     "a number of NumPy": first_launches(handles["the same"], x, y, np.int32(5), *given[1:]),
     "too large": first_launches(handles["the same"], x, y, 1 << 40, *given[1:]),
     "an attribute": first_launches(handles["the same"], x, y, *given, grid=(1, 1, 1))[-1:],

@@ -143,10 +143,10 @@ def test_a_first_launch_of_no_programs_is_none(result):
     assert result["report"]["first"]["a grid with a zero"] == []
 
 
-WITH_TRITONS = "on the CPU", "an address", "a number of NumPy", "too large", "another thread", "a cluster", "watched"
+ALONE = "a number of NumPy", "too large", "an argument less", "another thread", "a cluster", "watched"
 
 
-@pytest.mark.parametrize("what", WITH_TRITONS)
+@pytest.mark.parametrize("what", ["on the CPU", "an address", *ALONE])
 def test_a_first_launch_of_another_kind_is_tritons(result, what):
     assert result["report"]["first"][what] == ["made", "of Triton"]
 

@@ -73,7 +73,7 @@ class First:
                 return True
             if self._prepared is None:
                 self._prepared = ready.to_launch(function, self._formats)
-        except (Unknown, ready.NotReady):
+        except (Unknown, ValueError, ready.NotReady):  # of other arguments than its signature tells
             return False
         if not ready.filled(self._prepared, self._places, values):
             return False
@@ -97,7 +97,7 @@ def _given(kind: str, value: Any) -> Any:
     if kind == "constexpr":
         return None
     if kind.startswith("tensordesc"):
-        known = isinstance(value.base, ready.Place) or value.base.is_cuda
+        known = isinstance(value.base, ready.Place) or getattr(value.base, "is_cuda", False)
     elif kind.startswith("*"):
         known = value is None or (isinstance(value, torch.Tensor) and value.is_cuda)
         value = value.data_ptr() if known and value is not None else 0
